@@ -1,0 +1,157 @@
+"""
+What a turn owes, decided from the log: how it ended, what closes it, what it came to.
+
+Pure: no I/O, no awaits. The driver appends what these functions return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from dsh_core.agent.types import TurnResult
+from dsh_core.content import Message, Tagged, ToolResultBlock, Usage, text_of
+from dsh_core.errors import HarnessError, LlmError
+from dsh_core.session.events import (
+    AssistantMessageEvent,
+    ContextMessageEvent,
+    SteeringMessageEvent,
+    StepEndEvent,
+    ToolResultEvent,
+    TurnEndEvent,
+    TurnStartEvent,
+    UserMessageEvent,
+)
+from dsh_core.session.projection import frame_context
+
+if TYPE_CHECKING:
+    from dsh_core.session.log import Session, SessionEvent
+
+__all__ = ["Outcome", "error_reason", "open_events", "result_of", "turn_events"]
+
+
+@attrs.define
+class Outcome:
+    """
+    How a turn is going to end. Each fact is kept apart; `reason` weighs them (L-3, L-7).
+
+    Args:
+        stop: The first recorded cause of a stop: aborted or disposed.
+        error: A failure.
+        rejected: Every prompt was blocked.
+        limit: A plugin set a limit.
+        max_tokens: An answer was cut by the token limit; stays true whatever follows.
+    """
+
+    stop: Tagged | None = None
+    error: Tagged | None = None
+    rejected: Tagged | None = None
+    limit: Tagged | None = None
+    max_tokens: bool = False
+
+    def reason(self) -> Tagged:
+        """Recorded stop, then error, rejection, limit, max-tokens, completed."""
+        weighed = self.stop or self.error or self.rejected or self.limit
+        if weighed is not None:
+            return weighed
+        return Tagged("max-tokens") if self.max_tokens else Tagged("completed")
+
+
+def error_reason(error: BaseException, step: int) -> Tagged:
+    """
+    The turn-end reason for a failure.
+
+    Args:
+        error: What was raised; the code of a `HarnessError` is kept, anything else is `UNKNOWN`.
+        step: Number of the step that failed, 0 before the first.
+    """
+    code = error.code if isinstance(error, HarnessError) else "UNKNOWN"
+    fields: dict[str, Any] = {"step": step, "message": str(error) or type(error).__name__, "code": code}
+    if isinstance(error, LlmError) and error.status is not None:
+        fields["status"] = error.status
+    return Tagged("error", **fields)
+
+
+def turn_events(session: Session, turn: int) -> Sequence[SessionEvent]:
+    """The events from `turn/start` of `turn` to the end of the log or its `turn/end`."""
+    events = session.events
+    start = len(events)
+    while start > 0:
+        start -= 1
+        data = events[start].data
+        if isinstance(data, TurnStartEvent) and data.turn == turn:
+            break
+    return events[start:]
+
+
+def open_events(session: Session, turn: int, reason: Tagged) -> Iterable[object]:
+    """
+    The event data that close a turn whose calls are all answered: `step/end` and `turn/end`, each only
+    where the log says it is owed.
+    """
+    if session.open_turn != turn:
+        return
+    if session.open_step is not None:
+        yield StepEndEvent(turn, session.open_step)
+    yield TurnEndEvent(turn, reason)
+
+
+def result_of(session: Session, turn: int, reason: Tagged) -> TurnResult:
+    """What `turn` came to, read from the log."""
+    events = turn_events(session, turn)
+    usage, text = Usage(), ""
+    for event in events:
+        data = event.data
+        if isinstance(data, AssistantMessageEvent):
+            text = text_of(data.content) or text
+            if data.usage is not None:
+                usage = usage + data.usage
+    return TurnResult(
+        text=text,
+        reason=reason,
+        turn=turn,
+        usage=usage,
+        messages=_TurnMessages(events),
+        session_id=session.id,
+        events=events,
+    )
+
+
+class _TurnMessages(Sequence[Message]):
+    """The messages a turn added, made when somebody looks: most callers want only the text."""
+
+    __slots__ = ("_events", "_made")
+
+    def __init__(self, events: Sequence[SessionEvent]) -> None:
+        self._events = events
+        self._made: tuple[Message, ...] | None = None
+
+    def _messages(self) -> tuple[Message, ...]:
+        if self._made is None:
+            made = (_message_of(event.data) for event in self._events)
+            self._made = tuple(message for message in made if message is not None)
+        return self._made
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._messages()[index]
+
+    def __len__(self) -> int:
+        return len(self._messages())
+
+    def __repr__(self) -> str:
+        return repr(self._messages())
+
+
+def _message_of(data: object) -> Message | None:
+    match data:
+        case UserMessageEvent() | SteeringMessageEvent():
+            return Message("user", data.content, data.source, data.message_id)
+        case ContextMessageEvent():
+            return frame_context(data)
+        case AssistantMessageEvent() if data.content:
+            return Message("assistant", data.content)
+        case ToolResultEvent():
+            return Message("user", ToolResultBlock(data.call_id, data.content, data.is_error))
+    return None
