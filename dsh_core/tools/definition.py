@@ -15,6 +15,7 @@ from dsh_core.content import Block, ErrorInfo, as_blocks
 if TYPE_CHECKING:
     from dsh_core.agent import Agent
     from dsh_core.session.log import Session
+    from dsh_core.tools.registry import RegisteredTool
 
 __all__ = ["PendingCall", "ToolContext", "ToolDefinition", "ToolResult"]
 
@@ -96,6 +97,7 @@ class PendingCall:
         raw_arguments: The model's text.
         definition: The tool.
         idempotency_key: `f"{session_id}:{call_id}"`.
+        registered: The tool's registration, with the plugin that brought it; internal.
     """
 
     call_id: str
@@ -104,6 +106,7 @@ class PendingCall:
     raw_arguments: str
     definition: ToolDefinition
     idempotency_key: str
+    registered: RegisteredTool | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
