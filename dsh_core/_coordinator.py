@@ -205,7 +205,7 @@ class PersistenceCoordinator:
             live.unsynced = True
             live.failed = False
             for event in batch:
-                release_encoded(event)
+                object.__setattr__(event, "_encoded", None)  # written: the bytes are the store's now (P-2)
 
     def _mark(self, live: _Live, *, urgent: bool) -> None:
         self._dirty[live.session.id] = live

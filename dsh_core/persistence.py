@@ -16,8 +16,10 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Final
 
 import attrs
+import msgspec
 
 from dsh_core._coordinator import PersistenceCoordinator
+from dsh_core._header import decode_header, encode_header
 from dsh_core._ids import check_session_id
 from dsh_core._stored import Damage, RawLog, SessionSummary, StoredSession, decode_log
 from dsh_core.errors import (
@@ -29,8 +31,9 @@ from dsh_core.errors import (
     StorageError,
     UnsupportedFormat,
 )
-from dsh_core.session._json import freeze_json
 from dsh_core.session import SessionEvent, SessionHeader, encode_event, interrupted_turn_closers
+from dsh_core.session._json import freeze_json
+from dsh_core.session.events import UnknownEvent
 
 __all__ = [
     "Damage",
@@ -40,6 +43,8 @@ __all__ = [
     "SessionSummary",
     "StoredSession",
     "check_session_id",
+    "decode_header",
+    "encode_header",
 ]
 
 FORMAT: Final = 1
@@ -459,6 +464,16 @@ def _refuse_newer(header: SessionHeader) -> None:
             f"session {header.id!r} was written by a newer version (format {header.format}, this one knows {FORMAT}); "
             "upgrade dsh-core to resume it; `dsh sessions show` and `export` work"
         )
+
+
+class _Envelope(msgspec.Struct):
+    ignorable: bool = False
+
+
+def _is_foreign(event: SessionEvent) -> bool:
+    """Whether this version must not go on from a log with this event, because it cannot know what it means."""
+    data = event.data
+    return isinstance(data, UnknownEvent) and not msgspec.json.decode(data.raw, type=_Envelope).ignorable
 
 
 def _refuse_unknown(session_id: str, events: Sequence[SessionEvent]) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from dsh_core.errors import SessionExists, SessionNotFound, StorageError
-from dsh_core.persistence import Damage, RawLog, SessionPersistence, SessionSummary, check_session_id
-from dsh_core.session import SessionHeader, encode_header
+from dsh_core.persistence import Damage, RawLog, SessionPersistence, SessionSummary, check_session_id, encode_header
+from dsh_core.session import SessionHeader
 from dsh_persistence_jsonl import _writing
 from dsh_persistence_jsonl._files import beside, make_private_dir, open_file, opened_file, read_all, sync_dir
 from dsh_persistence_jsonl._lines import seal

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dsh_core.errors import SessionCorrupt
-from dsh_core.persistence import Damage, RawLog, SessionSummary
-from dsh_core.session import SessionHeader, decode_header
+from dsh_core.persistence import Damage, RawLog, SessionSummary, decode_header
+from dsh_core.session import SessionHeader
 from dsh_persistence_jsonl._files import opened_file, read_all
 from dsh_persistence_jsonl._lines import BOM, Parsed, opened, parse
 from dsh_persistence_jsonl._names import SUFFIX, id_from_stem

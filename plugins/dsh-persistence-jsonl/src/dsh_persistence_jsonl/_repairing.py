@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dsh_core.session import SessionHeader, decode_event, decode_header, encode_header
+from dsh_core.persistence import decode_header, encode_header
+from dsh_core.session import SessionHeader, decode_event
 from dsh_persistence_jsonl._lines import BOM, Parsed, parse, seal
 
 __all__ = ["repaired"]
