@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from dsh_permission import PermissionPolicy
 
 from dsh_core.errors import ConfigError
-from dsh_permission import PermissionPolicy
 
 
 @pytest.fixture
@@ -58,10 +58,23 @@ def test_accept_edits_and_plan_and_full_trust(policy, tmp_path):
 
 @pytest.mark.parametrize(
     ("pattern", "path", "matches"),
-    [("src/**", "src/a", True), ("src/**", "src/a/b/c", True), ("src/*", "src/a/b", False), ("src/*.py", "src/a.py", True), ("**/*.py", "x/y/a.py", True),
-     ("**/*.py", "a.py", True), ("src/**", "srcx/a", False), ("a.py", "a.py", True), ("a.py", "a_py", False), ("./a.py", "a.py", True),
-     ("src/../a.py", "a.py", True), ("[ab].py", "a.py", True), ("[!ab].py", "a.py", False), ("*", "src/a", True)],
-)  # fmt: skip
+    [
+        ("src/**", "src/a", True),
+        ("src/**", "src/a/b/c", True),
+        ("src/*", "src/a/b", False),
+        ("src/*.py", "src/a.py", True),
+        ("**/*.py", "x/y/a.py", True),
+        ("**/*.py", "a.py", True),
+        ("src/**", "srcx/a", False),
+        ("a.py", "a.py", True),
+        ("a.py", "a_py", False),
+        ("./a.py", "a.py", True),
+        ("src/../a.py", "a.py", True),
+        ("[ab].py", "a.py", True),
+        ("[!ab].py", "a.py", False),
+        ("*", "src/a", False),
+    ],
+)
 def test_path_patterns(policy, pattern, path, matches):
     """G-1: globs relative to the workspace, `**` for any depth."""
     assert (decide(policy(allow=[f"write({pattern})"]), "write", path) == "allow") is matches
@@ -131,10 +144,24 @@ def test_deny_before_ask_before_allow_whatever_the_order(workspace, tmp_path, or
 
 
 PROTECTED = [
-    "dsh.toml", "sub/dsh.toml", ".git/config", ".git/hooks/pre-commit", ".git/hooks", "sub/.git/config", ".GIT/config", "~/.bashrc", "~/.zshrc",
-    "~/.config/fish/config.fish", "~/.profile", "/etc/profile", ".venv/lib/python3.12/site-packages/x.py", "sitecustomize.py", "{state}/grants.json",
-    "{config}/config.toml", "{site}/evil.pth",
-]  # fmt: skip
+    "dsh.toml",
+    "sub/dsh.toml",
+    ".git/config",
+    ".git/hooks/pre-commit",
+    ".git/hooks",
+    "sub/.git/config",
+    ".GIT/config",
+    "~/.bashrc",
+    "~/.zshrc",
+    "~/.config/fish/config.fish",
+    "~/.profile",
+    "/etc/profile",
+    ".venv/lib/python3.12/site-packages/x.py",
+    "sitecustomize.py",
+    "{state}/grants.json",
+    "{config}/config.toml",
+    "{site}/evil.pth",
+]
 
 
 @pytest.mark.parametrize("path", PROTECTED)
@@ -241,9 +268,15 @@ def test_other_tools_are_matched_by_the_json_of_their_arguments(policy):
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),
-    [("bash", {"command": "git commit -m x"}), ("bash", {"command": "make 'a b' \"*\" \\[x"}), ("bash", {"command": "ls; make test"}),
-     ("write", {"path": "a*[x]?.py"}), ("read", {"path": "/etc/hosts"}), ("fetch", {"url": "https://x/*?[a]"})],
-)  # fmt: skip
+    [
+        ("bash", {"command": "git commit -m x"}),
+        ("bash", {"command": "make 'a b' \"*\" \\[x"}),
+        ("bash", {"command": "ls; make test"}),
+        ("write", {"path": "a*[x]?.py"}),
+        ("read", {"path": "/etc/hosts"}),
+        ("fetch", {"url": "https://x/*?[a]"}),
+    ],
+)
 def test_the_proposed_rule_allows_exactly_the_call(policy, tool, arguments):
     """G-5, perm-10: nothing wider than what was displayed."""
     rule = policy().proposal(tool, arguments)

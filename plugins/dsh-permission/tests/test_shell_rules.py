@@ -5,7 +5,6 @@ Rules on shell commands: every bypass is refused, every harmless twin runs.
 from __future__ import annotations
 
 import pytest
-
 from dsh_permission import PermissionPolicy
 
 
@@ -96,13 +95,52 @@ def test_substitutions_count_inside_double_quotes_and_not_inside_single_ones(jud
 
 
 SPELLINGS = [
-    "env {}", "env A=1 {}", "env -i {}", "env -u X {}", "env -S x {}", "timeout 5 {}", "timeout -k 3 -s KILL 5 {}", "timeout --signal=9 5 {}",
-    "nohup {}", "nice -n 5 {}", "nice -5 {}", "stdbuf -oL {}", "setsid {}", "time {}", "time -p {}", "command {}", "builtin {}", "exec {}",
-    "exec -a x {}", "xargs {}", "xargs -0 -n 1 {}", "sudo {}", "sudo -u bob {}", "sudo A=1 {}", "doas {}", "sh -c '{}'", "bash -lc '{}'",
-    "bash -c '{}' arg", "eval {}", "eval '{}'", "eval 'git log; {}'", "trap '{}' EXIT", "find . -exec {} \\;", "find . -execdir {} +",
-    "fd x -x {}", "git -c alias.z='!{}' z", "git rebase -x '{}' main", "git submodule foreach '{}'", "git bisect run {}",
-    "timeout 5 env A=1 nohup {}", "sh -c \"sh -c '{}'\"", "/usr/bin/env {}", "ssh host {}", "watch {}", "busybox {}",
-]  # fmt: skip
+    "env {}",
+    "env A=1 {}",
+    "env -i {}",
+    "env -u X {}",
+    "env -S x {}",
+    "timeout 5 {}",
+    "timeout -k 3 -s KILL 5 {}",
+    "timeout --signal=9 5 {}",
+    "nohup {}",
+    "nice -n 5 {}",
+    "nice -5 {}",
+    "stdbuf -oL {}",
+    "setsid {}",
+    "time {}",
+    "time -p {}",
+    "command {}",
+    "builtin {}",
+    "exec {}",
+    "exec -a x {}",
+    "xargs {}",
+    "xargs -0 -n 1 {}",
+    "sudo {}",
+    "sudo -u bob {}",
+    "sudo A=1 {}",
+    "doas {}",
+    "sh -c '{}'",
+    "bash -lc '{}'",
+    "bash -c '{}' arg",
+    "eval {}",
+    "eval '{}'",
+    "eval 'git log; {}'",
+    "trap '{}' EXIT",
+    "find . -exec {} \\;",
+    "find . -execdir {} +",
+    "fd x -x {}",
+    "git -c alias.z='!{}' z",
+    "git rebase -x '{}' main",
+    "git submodule foreach '{}'",
+    "git bisect run {}",
+    "timeout 5 env A=1 nohup {}",
+    "sh -c \"sh -c '{}'\"",
+    "/usr/bin/env {}",
+    "ssh host {}",
+    "watch {}",
+    "busybox {}",
+]
 
 
 @pytest.mark.parametrize("frame", SPELLINGS)
@@ -122,8 +160,27 @@ def test_deny_rules_see_through_quoting_and_paths(judge, name):
     assert judge(f"{name} x", allow=["*"], deny=["bash(rm *)"]).decision == "deny"
 
 
-@pytest.mark.parametrize("command", ["$X x", "r$Y x", "$(echo rm) x", "r? x", "/bin/r* x", "{rm,x}", "~/rm x", "foo $'\\x00'", "sh -c \"$X\"", "eval $X",
-                                     "git $X", "xargs $X", "env $X", "find . $X", "sh -o posix -c x", "timeout --unknown 5 ls"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$X x",
+        "r$Y x",
+        "$(echo rm) x",
+        "r? x",
+        "/bin/r* x",
+        "{rm,x}",
+        "~/rm x",
+        "foo $'\\x00'",
+        'sh -c "$X"',
+        "eval $X",
+        "git $X",
+        "xargs $X",
+        "env $X",
+        "find . $X",
+        "sh -o posix -c x",
+        "timeout --unknown 5 ls",
+    ],
+)
 def test_an_unknown_word_where_it_matters_is_never_allowed(judge, command):
     """G-3, perm-3: an unreadable word behind a wrapper or as a program asks."""
     assert judge(command, allow=["*"]).decision == "ask"
@@ -131,16 +188,44 @@ def test_an_unknown_word_where_it_matters_is_never_allowed(judge, command):
 
 @pytest.mark.parametrize(
     "command",
-    ["timeout 5 npm test", "env CI=1 npm test", "nohup npm test", "CI=true npm test", "sh -c 'npm test'", "eval npm test", "/usr/bin/npm test",
-     "time npm test", "command npm test", "'npm' \"test\"", "npm test 2>&1", "npm test > /dev/null", "npm test | tail -3", "cd . && npm test"],
-)  # fmt: skip
+    [
+        "timeout 5 npm test",
+        "env CI=1 npm test",
+        "nohup npm test",
+        "CI=true npm test",
+        "sh -c 'npm test'",
+        "eval npm test",
+        "/usr/bin/npm test",
+        "time npm test",
+        "command npm test",
+        "'npm' \"test\"",
+        "npm test 2>&1",
+        "npm test > /dev/null",
+        "npm test | tail -3",
+        "cd . && npm test",
+    ],
+)
 def test_transparent_wrappers_keep_an_allowed_command_allowed(judge, command):
     """G-1, G-3: the harmless twins of the wrappers run without a question."""
     assert judge(command, allow=["bash(npm test)"]).decision == "allow"
 
 
-@pytest.mark.parametrize("command", ["sudo npm test", "./npm test", "/tmp/npm test", "npm test x", "npm tests", "npmx test", "PATH=. npm test",
-                                     "LD_PRELOAD=x npm test", "env PATH=. npm test", "npm test > out", "xargs npm test"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sudo npm test",
+        "./npm test",
+        "/tmp/npm test",
+        "npm test x",
+        "npm tests",
+        "npmx test",
+        "PATH=. npm test",
+        "LD_PRELOAD=x npm test",
+        "env PATH=. npm test",
+        "npm test > out",
+        "xargs npm test",
+    ],
+)
 def test_an_allow_rule_covers_nothing_wider(judge, command):
     """G-1, G-4: allow rules match exactly what they say."""
     assert judge(command, allow=["bash(npm test)"]).decision == "ask"
@@ -183,13 +268,57 @@ def test_global_options_of_git_do_not_hide_its_command(judge):
 
 @pytest.mark.parametrize(
     "command",
-    ["find . -exec cat {} +", "find . -delete", "find . -fprint f", "sed -n '1e cmd' f", "sed -i s/a/b/ f", "sed -n '1w x' f", "sort -o f f",
-     "sort -uo f f", "sort --outp=f f", "git diff --output=f", "git diff --outp f", "git -c alias.z='!cmd' z", "git branch -D b", "git branch b",
-     "git tag v1", "git stash", "git config user.name x", "git grep -Ocmd x", "rg --pre cmd x", "fd -x cmd", "fd -Hx cmd", "uniq a b", "date -s 1",
-     "tree -o f", "git -c core.pager=cmd log", "git --exec-path=. log", "env", "awk '{system(1)}' f", "python x.py", "tee f", "xargs rm", "ls > f",
-     "cat /etc/passwd", "cat ../x", "ls /", "cat ~/x", "cd / && ls", "cd $X && ls", "git -C / log", "./ls", "printf -v x y", "cat $F", "curl x",
-     "grep -r x /", "x='a[$(rm d)]'; [[ $x -eq 1 ]]", "exec 3<>/dev/tcp/h/1", "cat < /etc/passwd", "cat </dev/tcp/h/1"],
-)  # fmt: skip
+    [
+        "find . -exec cat {} +",
+        "find . -delete",
+        "find . -fprint f",
+        "sed -n '1e cmd' f",
+        "sed -i s/a/b/ f",
+        "sed -n '1w x' f",
+        "sort -o f f",
+        "sort -uo f f",
+        "sort --outp=f f",
+        "git diff --output=f",
+        "git diff --outp f",
+        "git -c alias.z='!cmd' z",
+        "git branch -D b",
+        "git branch b",
+        "git tag v1",
+        "git stash",
+        "git config user.name x",
+        "git grep -Ocmd x",
+        "rg --pre cmd x",
+        "fd -x cmd",
+        "fd -Hx cmd",
+        "uniq a b",
+        "date -s 1",
+        "tree -o f",
+        "git -c core.pager=cmd log",
+        "git --exec-path=. log",
+        "env",
+        "awk '{system(1)}' f",
+        "python x.py",
+        "tee f",
+        "xargs rm",
+        "ls > f",
+        "cat /etc/passwd",
+        "cat ../x",
+        "ls /",
+        "cat ~/x",
+        "cd / && ls",
+        "cd $X && ls",
+        "git -C / log",
+        "./ls",
+        "printf -v x y",
+        "cat $F",
+        "curl x",
+        "grep -r x /",
+        "x='a[$(rm d)]'; [[ $x -eq 1 ]]",
+        "exec 3<>/dev/tcp/h/1",
+        "cat < /etc/passwd",
+        "cat </dev/tcp/h/1",
+    ],
+)
 def test_programs_that_only_seem_to_read_are_not_allowed_by_default(judge, command):
     """G-2, perm-7: mode ask allows reads inside the workspace and nothing else."""
     assert judge(command).decision == "ask"
@@ -197,12 +326,50 @@ def test_programs_that_only_seem_to_read_are_not_allowed_by_default(judge, comma
 
 @pytest.mark.parametrize(
     "command",
-    ["find . -name '*.py'", "sed -n '1,5p' f", "sed -n '/a/,/b/p' f", "sort f", "sort -u f", "sort -rn f | uniq -c", "git diff", "git diff --stat",
-     "git log --oneline -5", "git branch", "git branch -a", "git tag -l", "git stash list", "git remote -v", "git --no-pager log", "git status -s",
-     "rg foo", "rg -n 'a|b' src", "fd foo", "ls -la", "cat *.py", "grep -rn foo .", "head -20 f | tail -5", "wc -l f && pwd", "cd sub && ls",
-     "echo hi", "echo $HOME", "printf '%s' x", "test -f x && echo y", "for i in a b; do echo $i; done", "date +%s", "cat f 2>/dev/null", "X=1 ls",
-     "if [ -f x ]; then cat x; fi", "git -C sub log", "git grep foo", "cat < f", "command -v git", "# note\nls", "ls; # note", ""],
-)  # fmt: skip
+    [
+        "find . -name '*.py'",
+        "sed -n '1,5p' f",
+        "sed -n '/a/,/b/p' f",
+        "sort f",
+        "sort -u f",
+        "sort -rn f | uniq -c",
+        "git diff",
+        "git diff --stat",
+        "git log --oneline -5",
+        "git branch",
+        "git branch -a",
+        "git tag -l",
+        "git stash list",
+        "git remote -v",
+        "git --no-pager log",
+        "git status -s",
+        "rg foo",
+        "rg -n 'a|b' src",
+        "fd foo",
+        "ls -la",
+        "cat *.py",
+        "grep -rn foo .",
+        "head -20 f | tail -5",
+        "wc -l f && pwd",
+        "cd sub && ls",
+        "echo hi",
+        "echo $HOME",
+        "printf '%s' x",
+        "test -f x && echo y",
+        "for i in a b; do echo $i; done",
+        "date +%s",
+        "cat f 2>/dev/null",
+        "X=1 ls",
+        "if [ -f x ]; then cat x; fi",
+        "git -C sub log",
+        "git grep foo",
+        "cat < f",
+        "command -v git",
+        "# note\nls",
+        "ls; # note",
+        "",
+    ],
+)
 def test_harmless_forms_of_the_same_programs_run(judge, command):
     """G-2, perm-7: the harmless twins stay allowed."""
     verdict = judge(command)

@@ -160,8 +160,8 @@ _CHECKS: Final[dict[str, Callable[[Sequence[str]], bool]]] = {
 }
 
 _INSTALLS: Final = re.compile(
-    r"(?:pip[\d.]*|python[\d.]* -m pip|uv pip|uv tool|pipx|conda|mamba|micromamba|apt|apt-get|dnf|yum|zypper|apk|brew|port"
-    r"|snap|gem|cargo|go|npm|pnpm|yarn|bun|poetry|pdm|composer|cpan|luarocks|opam|choco|flatpak|helm plugin|code)"
+    r"(?:pip[\d.]*|python[\d.]* -m pip|uv pip|uv tool|pipx|conda|mamba|micromamba|apt|apt-get|dnf|yum|zypper|apk|brew"
+    r"|port|snap|gem|cargo|go|npm|pnpm|yarn|bun|poetry|pdm|composer|cpan|luarocks|opam|choco|flatpak|helm plugin|code)"
     r"(?: -\S+)* (?:install|add|i|ci|get|sync|upgrade|update|dlx|exec|create|run-script-install)\b.*"
     r"|uv (?:add|sync|run --with)\b.*|(?:npx|uvx|pnpx|bunx) .*|pacman -S.*|easy_install .*",
     re.DOTALL,
