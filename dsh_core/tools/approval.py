@@ -38,9 +38,7 @@ class _Answer:
 _CANCELLED = _Answer("cancelled", text="the turn was cancelled while somebody was asked")
 
 
-async def ask(
-    hooks: Hooks, agent: Agent, call: Any, verdict: Verdict, *, log: Log, settings: ToolSettings
-) -> Verdict:
+async def ask(hooks: Hooks, agent: Agent, call: Any, verdict: Verdict, *, log: Log, settings: ToolSettings) -> Verdict:
     """
     Ask whether a call may run. Question and answer are logged; no answer is no.
 
@@ -59,11 +57,7 @@ async def ask(
         asyncio.CancelledError: Cancelled meanwhile; the question is logged as cancelled.
     """
     approval = Approval(f"approval-{uuid.uuid4().hex}", call, verdict.reason or "", verdict.rule, agent.id)
-    log(
-        ApprovalAskedEvent(
-            approval.id, call.call_id, call.name, dict(call.arguments), approval.reason, approval.rule
-        )
-    )
+    log(ApprovalAskedEvent(approval.id, call.call_id, call.name, dict(call.arguments), approval.reason, approval.rule))
     try:
         answer = await _answer(hooks, agent, approval, settings)
     except BaseException:
@@ -83,7 +77,7 @@ async def _answer(hooks: Hooks, agent: Agent, approval: Approval, settings: Tool
         if cancelled_from_outside():
             raise
         return _Answer("unavailable", text="it needs an approval, and whoever was to be asked gave up.")
-    except Exception as error:  # an answerer that fails has not said yes
+    except Exception as error:  # noqa: BLE001 - an answerer that fails has not said yes
         if limit.expired():
             return _timed_out(settings)
         return _Answer("unavailable", text=f"it needs an approval, and asking for it failed ({error}).")

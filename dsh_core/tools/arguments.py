@@ -101,7 +101,8 @@ def parse_arguments(text: str) -> Any:
         return freeze_arguments(_DECODER.decode(text))
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno} (character {error.pos} of {len(text)})"
-        cut = "; the text seems to be cut off" if error.pos >= len(text.rstrip()) else ""
+        ends_early = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+        cut = "; the text seems to be cut off" if ends_early else ""
         raise InvalidArguments([f"broken JSON at {where}: {error.msg}{cut}"]) from None
     except RecursionError:
         raise InvalidArguments(["the JSON is nested too deeply"]) from None

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsh_core._ownership import InFlight, Owner, acting
 from dsh_core.errors import HookError, ToolError
-from dsh_core.tools.definition import PendingCall, ToolContext, ToolDefinition, ToolResult
-from dsh_core.tools.function import FunctionBody
+from dsh_core.tools.function import FunctionBody, is_coroutine
 from dsh_core.tools.normalise import as_result, fit
 from dsh_core.tools.results import error_result, interrupted, not_started, timed_out
 from dsh_core.tools.threads import TimeUp, run_in_thread
@@ -21,6 +20,7 @@ from dsh_core.tools.threads import TimeUp, run_in_thread
 if TYPE_CHECKING:
     from dsh_core.agent import Agent
     from dsh_core.hooks import Hooks
+    from dsh_core.tools.definition import PendingCall, ToolContext, ToolDefinition, ToolResult
 
 __all__ = ["cancelled_from_outside", "failure", "run_body"]
 
@@ -59,7 +59,7 @@ async def run_body(hooks: Hooks, agent: Agent, call: PendingCall, *, context: To
             context.cancelled.set()
             raise
         return failure(error)
-    except (Exception, SystemExit) as error:  # a plugin round the body failed: this call failed
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin round the body failed: this call failed
         return failure(error)
 
 
@@ -76,7 +76,7 @@ async def _run(call: PendingCall, context: ToolContext) -> ToolResult:
         result = failure(error)
     except TimeUp as error:
         result = timed_out(call.definition.timeout or 0, still_running=error.still_running)
-    except (Exception, SystemExit) as error:  # whatever a body raises is the result of its call
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a body raises is the result of its call
         result = _unloaded(flight) if flight is not None and flight.ended_by is error else failure(error)
     else:
         result = as_result(value, call.name)
@@ -155,7 +155,7 @@ def _is_coroutine(definition: ToolDefinition) -> bool:
     execute = definition.execute
     if isinstance(execute, FunctionBody):
         return execute.is_coroutine
-    return inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(getattr(execute, "__call__", None))
+    return is_coroutine(execute)
 
 
 def _arguments_of(call: PendingCall) -> Mapping[str, Any]:
@@ -200,5 +200,5 @@ def _text_of(error: BaseException) -> str:
 def _message_of(error: BaseException) -> str:
     try:
         return str(error).strip()
-    except Exception as broken:  # somebody else's __str__
+    except Exception as broken:  # noqa: BLE001 - somebody else's __str__
         return f"its message cannot be read ({type(broken).__name__})"

@@ -115,7 +115,7 @@ def _numpy_length(lines: list[str]) -> int:
 
 def _google_entries(lines: list[str]) -> dict[str, str]:
     """`name (type): text`, continued on lines that are indented further."""
-    entries = {}
+    entries: dict[str, str] = {}
     for entry in _paragraphs_by_indent(inspect.cleandoc("\n".join(["", *lines])).splitlines()):
         match = _GOOGLE_ENTRY.fullmatch("\n".join(entry))
         if match:
@@ -125,7 +125,7 @@ def _google_entries(lines: list[str]) -> dict[str, str]:
 
 def _numpy_entries(lines: list[str]) -> dict[str, str]:
     """`name : type` or `a, b : type`, with the text on indented lines."""
-    entries = {}
+    entries: dict[str, str] = {}
     for entry in _paragraphs_by_indent(lines):
         match = _NUMPY_ENTRY.fullmatch(entry[0].strip())
         if match:

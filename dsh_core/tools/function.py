@@ -21,10 +21,16 @@ from dsh_core.tools.schema import arguments_schema, arguments_struct
 if TYPE_CHECKING:
     from dsh_core.tools.hints import Parameter
 
-__all__ = ["FunctionBody", "FunctionTool", "tool"]
+__all__ = ["FunctionBody", "FunctionTool", "is_coroutine", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether calling this gives a coroutine, also for objects with an `async def __call__`."""
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is wanted
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 class FunctionBody:
@@ -45,8 +51,7 @@ class FunctionBody:
         self.function = function
         self.struct = struct
         self._context_names = context_names
-        called = getattr(type(function), "__call__", None)
-        self.is_coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+        self.is_coroutine = is_coroutine(function)
 
     def convert(self, arguments: Mapping[str, Any]) -> msgspec.Struct:
         """

@@ -95,7 +95,9 @@ async def _judge_rewritten(
         final = attrs.evolve(call, arguments=check_arguments(call.definition, arguments))
     except InvalidArguments as error:
         problems = "; ".join(error.problems)
-        return denial(call, f"plugin {plugin!r} rewrote its arguments into a form that is not valid: {problems}", plugin)
+        return denial(
+            call, f"plugin {plugin!r} rewrote its arguments into a form that is not valid: {problems}", plugin
+        )
     except BrokenSchema as error:
         return denial(call, f"the tool's schema cannot be used ({error})", plugin)
     log(ToolRewrittenEvent(call.call_id, dict(final.arguments), plugin or ""))
@@ -128,7 +130,7 @@ def _form(arguments: Any) -> bytes:
     """Arguments as comparable bytes; unlike `==`, this tells 1 from True."""
     try:
         return _ENCODER.encode(dict(arguments))
-    except Exception:  # not JSON: validation will say so
+    except Exception:  # noqa: BLE001 - not JSON: validation will say so
         return repr(arguments).encode("utf-8", "replace")
 
 

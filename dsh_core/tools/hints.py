@@ -77,9 +77,7 @@ def parameters_of(function: Callable[..., Any], local_names: Mapping[str, Any]) 
     ]
 
 
-def _read(
-    tool: str, parameter: inspect.Parameter, module_names: dict[str, Any], visible: dict[str, Any]
-) -> Parameter:
+def _read(tool: str, parameter: inspect.Parameter, module_names: dict[str, Any], visible: dict[str, Any]) -> Parameter:
     where = f"parameter {parameter.name!r} of tool {tool!r}"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise TypeError(
@@ -127,7 +125,7 @@ def _names_of(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, A
         inner = inspect.unwrap(inner.func)
     inner = getattr(inner, "__func__", inner)
     if not hasattr(inner, "__code__"):
-        inner = getattr(type(inner), "__call__", inner)
+        inner = getattr(type(inner), "__call__", inner)  # noqa: B004 - the method itself is wanted
     code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None) or ()
     enclosed = {}
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):

@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
     try:
         plain = _without_nan(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other))
         return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    except Exception:  # cycles, unhashable keys, properties that raise: any object may come here
+    except Exception:  # noqa: BLE001 - cycles, unhashable keys, properties that raise: any object may come here
         return safe_repr(value)
 
 
@@ -98,7 +98,7 @@ def safe_repr(value: object) -> str:
     """`repr`, also of objects whose `repr` raises."""
     try:
         return repr(value)
-    except Exception as error:  # somebody else's __repr__
+    except Exception as error:  # noqa: BLE001 - somebody else's __repr__
         return f"<{type(value).__name__} object, whose repr raised {type(error).__name__}>"
 
 
@@ -135,6 +135,6 @@ def _cut(content: tuple[Block, ...], limit: int) -> tuple[Block, ...]:
         if offset <= start < offset + length:
             head += marker
         offset += length
-        if (left := text if head == text else head + tail):
+        if left := text if head == text else head + tail:
             kept.append(TextBlock(left))
     return tuple(kept)

@@ -106,7 +106,7 @@ async def finish(
         if cancelled_from_outside():
             raise
         return _withheld(error), ()
-    except (Exception, SystemExit) as error:  # the plugin's failure is this call's failure, not the turn's
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the plugin's failure is this call's failure, not the turn's
         return _withheld(error), ()
     if isinstance(decision, ResultReject):
         feedback = decision.feedback or (NO_OUTPUT,)
@@ -123,9 +123,7 @@ def _withheld(error: BaseException) -> ToolResult:
     return attrs.evolve(broken, content=text + getattr(broken.content[0], "text", ""))
 
 
-async def execute(
-    hooks: Hooks, registry: ToolRegistry, agent: Agent, block: ToolCallBlock | PendingCall
-) -> ToolResult:
+async def execute(hooks: Hooks, registry: ToolRegistry, agent: Agent, block: ToolCallBlock | PendingCall) -> ToolResult:
     """Run one call through all stages; what `ToolRegistry.execute` does."""
     session, settings = agent.session, registry.settings
 

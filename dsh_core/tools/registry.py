@@ -4,6 +4,7 @@ The tools of a harness: who brought them, in which order and under which names t
 
 from __future__ import annotations
 
+import builtins
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -198,10 +199,12 @@ class ToolRegistry:
             found = self._offers[key] = tuple(entries)
         return found
 
-    def _named(self, names: tuple[str, ...]) -> list[RegisteredTool]:
+    def _named(self, names: tuple[str, ...]) -> builtins.list[RegisteredTool]:
         for name in names:
             if name not in self._tools:
-                self._warn_once(name, "no tool is called %r, so it is not offered; registered: %s", name, _listed(self._tools))
+                self._warn_once(
+                    name, "no tool is called %r, so it is not offered; registered: %s", name, _listed(self._tools)
+                )
         return [self._tools[name] for name in dict.fromkeys(names) if name in self._tools]
 
     def _limited(self, entries: tuple[RegisteredTool, ...], limit: int | None) -> tuple[RegisteredTool, ...]:
@@ -248,7 +251,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def _check(definition: ToolDefinition) -> None:
     name = definition.name
-    if not isinstance(name, str) or not name.strip():
+    if not str(name).strip():
         raise ValueError(f"a tool needs a name that is not blank, not {name!r}")
     if not callable(definition.execute):
         raise TypeError(f"execute of tool {name!r} cannot be called")

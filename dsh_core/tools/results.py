@@ -75,7 +75,9 @@ def unknown_tool(name: str, offered: Sequence[str]) -> ToolResult:
         offered: Names that were on offer.
     """
     if not name:
-        return error_result("UNKNOWN_TOOL", "This call names no tool, so nothing was run. Call again with a tool's name.")
+        return error_result(
+            "UNKNOWN_TOOL", "This call names no tool, so nothing was run. Call again with a tool's name."
+        )
     from difflib import get_close_matches
 
     close = get_close_matches(name, offered, _SUGGESTIONS, 0.6) or sorted(offered)[:20]
@@ -88,5 +90,6 @@ def invalid_arguments(tool: str, problems: Sequence[str]) -> ToolResult:
     """A call whose arguments are broken or violate the schema; all that is wrong is listed."""
     listed = "\n".join(f"- {problem}" for problem in problems)
     return error_result(
-        "INVALID_ARGUMENTS", f"The arguments of {tool!r} are not valid, so nothing was run:\n{listed}\nMend them and call again."
+        "INVALID_ARGUMENTS",
+        f"The arguments of {tool!r} are not valid, so nothing was run:\n{listed}\nMend them and call again.",
     )

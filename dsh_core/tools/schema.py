@@ -40,9 +40,11 @@ def arguments_struct(tool: str, parameters: Sequence[Parameter]) -> type[msgspec
         (one.name, one.hint) if one.required else (one.name, one.hint, _default_of(one.default)) for one in parameters
     ]
     try:
-        return _supported(msgspec.defstruct("arguments", fields, kw_only=True, forbid_unknown_fields=True))
+        struct = msgspec.defstruct("arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        _require_support(struct)
     except Exception as error:  # msgspec raises TypeError, hints of nested classes whatever they like
         raise TypeError(_complaint(tool, parameters, error)) from error
+    return struct
 
 
 def _default_of(value: Any) -> Any:
@@ -50,18 +52,17 @@ def _default_of(value: Any) -> Any:
     return msgspec.field(default_factory=lambda: value)
 
 
-def _supported(hint: Any) -> Any:
-    """The hint itself, after msgspec has proved that it can describe and read it."""
+def _require_support(hint: Any) -> None:
+    """Make msgspec prove that it can describe and read this."""
     msgspec.json.schema(hint)
     msgspec.json.Decoder(hint)
-    return hint
 
 
 def _complaint(tool: str, parameters: Sequence[Parameter], error: Exception) -> str:
     for parameter in parameters:
         try:
-            _supported(parameter.hint)
-        except Exception as cause:  # as above: this one is the culprit
+            _require_support(parameter.hint)
+        except Exception as cause:  # noqa: BLE001 - as above: this one is the culprit
             return (
                 f"the type hint {parameter.hint!r} of parameter {parameter.name!r} of tool {tool!r} has no JSON form "
                 f"({str(cause).splitlines()[0]}); {_UNSUPPORTED}"
@@ -105,7 +106,7 @@ def _write_default(schema: dict[str, Any], parameter: Parameter) -> None:
         default = msgspec.to_builtins(parameter.default, str_keys=True)
         msgspec.json.encode(default).decode()
         msgspec.convert(default, parameter.hint, str_keys=True)
-    except Exception:  # any object may be a default; the function gets it all the same
+    except Exception:  # noqa: BLE001 - any object may be a default; the function gets it all the same
         return
     if default == default:  # NaN has no JSON form either
         schema["default"] = default

@@ -23,6 +23,7 @@ ABANDON_AFTER: Final = 5.0
 
 log = logging.getLogger("dsh")
 
+
 class TimeUp(Exception):
     """
     A body took longer than its tool allows.
@@ -94,7 +95,7 @@ def _start(function: Callable[..., Any], arguments: tuple[Any, ...], name: str) 
         outcome: _Outcome
         try:
             outcome = context.run(function, *arguments), None
-        except BaseException as error:  # everything a body raises is told to its caller, SystemExit too
+        except BaseException as error:  # noqa: BLE001 - everything a body raises is told to its caller, SystemExit too
             outcome = None, error
         try:
             loop.call_soon_threadsafe(deliver, outcome)

@@ -86,7 +86,7 @@ def _check_by_type(
 ) -> tuple[CallArguments | None, list[str]]:
     try:
         return CallArguments.of(value, body.convert(value)), []
-    except Exception as error:  # attrs validators and converters raise what they like
+    except Exception as error:  # noqa: BLE001 - attrs validators and converters raise what they like
         problems = _violations(definition, value)
         if problems:
             return None, problems
@@ -94,7 +94,7 @@ def _check_by_type(
     # What JSON Schema calls an integer may be written 1.0.
     try:
         return CallArguments.of(value, body.convert(_with_plain_integers(value))), []
-    except Exception:  # as above; the first complaint is about what the model wrote
+    except Exception:  # noqa: BLE001 - as above; the first complaint is about what the model wrote
         return None, [complaint]
 
 
@@ -126,11 +126,11 @@ def _violations(definition: ToolDefinition, value: Any) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _validator(encoded: bytes) -> Any:
-    from jsonschema import validators
-    from jsonschema_specifications import REGISTRY
+    from jsonschema import validators  # type: ignore[import-untyped]
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
     schema = msgspec.json.decode(encoded)
-    kind = validators.validator_for(schema, default=validators.Draft202012Validator)  # type: ignore[attr-defined]
+    kind = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
         kind.check_schema(schema)
     except Exception as error:  # jsonschema's own SchemaError and whatever odd schemas make it raise
@@ -149,10 +149,22 @@ def _lines(error: Any) -> Iterable[str]:
         yield from _alternatives(error)
     elif error.validator == "required":
         yield f"{path}: {error.message.replace(' is a required property', ' is missing')}"
+    elif error.validator == "additionalProperties" and "patternProperties" not in error.schema:
+        yield from _unknown_members(error, path)
     elif error.validator == "enum":
         yield _short(f"{path}: {_shown(error.instance)} is not one of {', '.join(map(_shown, error.validator_value))}")
     else:
         yield _short(f"{path}: {error.message}")
+
+
+def _unknown_members(error: Any, path: str) -> Iterable[str]:
+    from difflib import get_close_matches
+
+    known = list(error.schema.get("properties", ()))
+    for name in error.instance:
+        if name not in known and error.validator_value is False:
+            close = get_close_matches(name, known, 1)
+            yield _short(f"{path}: unknown member {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
 def _alternatives(error: Any) -> Iterable[str]:
