@@ -14,6 +14,8 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
 from dsh_core._markers import hookimpl
+from dsh_core.errors import SessionExists
+from dsh_core.session.codec import release_bytes
 
 if TYPE_CHECKING:
     from dsh_core.persistence import SessionPersistence
@@ -57,9 +59,7 @@ class PersistenceCoordinator:
             Failures at barriers are raised to whoever waits there.
     """
 
-    def __init__(
-        self, backend: SessionPersistence, *, report: Callable[[str, BaseException], object]
-    ) -> None:
+    def __init__(self, backend: SessionPersistence, *, report: Callable[[str, BaseException], object]) -> None:
         self.backend = backend
         self._report = report
         self._live: dict[str, _Live] = {}
@@ -82,8 +82,6 @@ class PersistenceCoordinator:
             SessionExists: A new session's id is stored already, or attached here.
             SessionLocked: Somebody else owns it.
         """
-        from dsh_core.errors import SessionExists
-
         if session.id in self._live:
             raise SessionExists(f"session {session.id!r} is attached already; dispose of its agent first")
         live = self._live[session.id] = _Live(session, stored)
@@ -173,7 +171,7 @@ class PersistenceCoordinator:
         for session_id in [*self._live]:
             try:
                 await self.release(session_id)
-            except Exception as error:  # the other sessions must still be written
+            except Exception as error:  # noqa: BLE001 - the other sessions must still be written
                 errors.append(error)
         await self._stop()
         if errors:
@@ -205,7 +203,7 @@ class PersistenceCoordinator:
             live.unsynced = True
             live.failed = False
             for event in batch:
-                object.__setattr__(event, "_encoded", None)  # written: the bytes are the store's now (P-2)
+                release_bytes(event)
 
     def _mark(self, live: _Live, *, urgent: bool) -> None:
         self._dirty[live.session.id] = live
@@ -253,7 +251,7 @@ class PersistenceCoordinator:
         known = live.failed
         try:
             await self._write(live)
-        except Exception as error:  # whatever a backend raises must not end the writer of all the others
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises, the writer of all the others goes on
             if not known:
                 self._report(live.session.id, error)
 

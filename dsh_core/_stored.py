@@ -105,7 +105,7 @@ def decode_log(raw: RawLog) -> tuple[tuple[SessionEvent, ...], Damage | None]:
         for index, record in enumerate(raw.records):
             try:
                 event = decode_event(record)
-            except Exception as error:  # whatever decoding stumbles over is a fact about the log, not a failure of ours
+            except Exception as error:  # noqa: BLE001 - whatever decoding stumbles over is a fact about the log
                 return tuple(events), _bad_record(raw, index, f"record {index} is not an event: {error}")
             if event.seq != index:
                 return tuple(events), _bad_record(raw, index, f"record {index} has seq {event.seq}, expected {index}")

@@ -13,10 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import attrs
-import msgspec
 
 from dsh_core._coordinator import PersistenceCoordinator
 from dsh_core._header import decode_header, encode_header
@@ -34,6 +33,7 @@ from dsh_core.errors import (
 from dsh_core.session import SessionEvent, SessionHeader, encode_event, interrupted_turn_closers
 from dsh_core.session._json import freeze_json
 from dsh_core.session.events import UnknownEvent
+from dsh_core.session.header import FORMAT
 
 __all__ = [
     "Damage",
@@ -46,9 +46,6 @@ __all__ = [
     "decode_header",
     "encode_header",
 ]
-
-FORMAT: Final = 1
-"""The newest format of logs that this version writes and resumes."""
 
 
 class _Slot:
@@ -370,9 +367,7 @@ class SessionPersistence(ABC):
         slot.own(release, stored.header, len(stored.events), stored=True)
         return stored
 
-    async def _remaining(
-        self, session_id: str, slot: _Slot, events: Sequence[SessionEvent]
-    ) -> Sequence[SessionEvent]:
+    async def _remaining(self, session_id: str, slot: _Slot, events: Sequence[SessionEvent]) -> Sequence[SessionEvent]:
         """Find the stored end, and what of the batch a cancelled write of ours has not stored already."""
         retried = slot.release is not None
         try:
@@ -466,14 +461,9 @@ def _refuse_newer(header: SessionHeader) -> None:
         )
 
 
-class _Envelope(msgspec.Struct):
-    ignorable: bool = False
-
-
 def _is_foreign(event: SessionEvent) -> bool:
     """Whether this version must not go on from a log with this event, because it cannot know what it means."""
-    data = event.data
-    return isinstance(data, UnknownEvent) and not msgspec.json.decode(data.raw, type=_Envelope).ignorable
+    return isinstance(event.data, UnknownEvent) and not event.ignorable
 
 
 def _refuse_unknown(session_id: str, events: Sequence[SessionEvent]) -> None:

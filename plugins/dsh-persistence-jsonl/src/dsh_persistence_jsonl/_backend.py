@@ -11,11 +11,10 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dsh_core.errors import SessionExists, SessionNotFound, StorageError
 from dsh_core.persistence import Damage, RawLog, SessionPersistence, SessionSummary, check_session_id, encode_header
-from dsh_core.session import SessionHeader
 from dsh_persistence_jsonl import _writing
 from dsh_persistence_jsonl._files import beside, make_private_dir, open_file, opened_file, read_all, sync_dir
 from dsh_persistence_jsonl._lines import seal
@@ -23,6 +22,9 @@ from dsh_persistence_jsonl._locks import HeldLog, LockTable
 from dsh_persistence_jsonl._names import SUFFIX, file_stem, folder_name
 from dsh_persistence_jsonl._reading import raw_log, summary
 from dsh_persistence_jsonl._repairing import repaired
+
+if TYPE_CHECKING:
+    from dsh_core.session import SessionHeader
 
 __all__ = ["DURABILITIES", "JsonlPersistence"]
 

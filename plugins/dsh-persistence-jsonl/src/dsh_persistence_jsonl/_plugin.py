@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import platformdirs
 
-from dsh_core._markers import hookimpl  # TEMP
+from dsh_core import hookimpl
 from dsh_core.persistence import SessionPersistence
 from dsh_persistence_jsonl._backend import DURABILITIES, JsonlPersistence
 

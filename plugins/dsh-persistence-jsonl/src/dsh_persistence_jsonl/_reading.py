@@ -8,14 +8,16 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsh_core.errors import SessionCorrupt
 from dsh_core.persistence import Damage, RawLog, SessionSummary, decode_header
-from dsh_core.session import SessionHeader
 from dsh_persistence_jsonl._files import opened_file, read_all
 from dsh_persistence_jsonl._lines import BOM, Parsed, opened, parse
 from dsh_persistence_jsonl._names import SUFFIX, id_from_stem
+
+if TYPE_CHECKING:
+    from dsh_core.session import SessionHeader
 
 __all__ = ["parse_file", "raw_log", "summary"]
 
@@ -54,7 +56,7 @@ def _header(found: Parsed, path: Path, session_id: str) -> SessionHeader:
         raise SessionCorrupt(f"{path}, line 1, byte 0: the header is cut off or damaged; {way_out}")
     try:
         header = decode_header(found.records[0])
-    except Exception as error:  # whatever decoding stumbles over, the header is not one
+    except ValueError as error:
         raise SessionCorrupt(f"{path}, line 1, byte 0: not a session header: {error}; {way_out}") from error
     if header.id != session_id:
         raise SessionCorrupt(
@@ -108,7 +110,7 @@ def _readable_header(line: bytes) -> SessionHeader | None:
         return None
     try:
         return decode_header(record)
-    except Exception:  # an unreadable header is what the caller reports
+    except ValueError:
         return None
 
 

@@ -33,7 +33,7 @@ def repaired(data: bytes, session_id: str, path: Path) -> tuple[bytes, int]:
 def _event(record: bytes) -> tuple[int, int] | None:
     try:
         event = decode_event(record)
-    except Exception:  # whatever it is, it is no readable event
+    except Exception:  # noqa: BLE001 - whatever it is, it is no readable event
         return None
     return event.seq, event.time
 
@@ -54,7 +54,7 @@ def _saved_header(found: Parsed, data: bytes, session_id: str, created_at: int) 
     for candidate in (*found.records[:1], first_line):
         try:
             header = decode_header(candidate)
-        except Exception:  # unreadable: the next candidate, or a header of our own
+        except ValueError:  # unreadable: the next candidate, or a header of our own
             continue
         if header.id == session_id:
             return header

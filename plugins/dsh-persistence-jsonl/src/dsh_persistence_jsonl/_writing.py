@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dsh_core.errors import SessionExists
 from dsh_persistence_jsonl._files import (
@@ -21,7 +22,9 @@ from dsh_persistence_jsonl._files import (
     require_real_dir,
     sync_dir,
 )
-from dsh_persistence_jsonl._locks import HeldLog
+
+if TYPE_CHECKING:
+    from dsh_persistence_jsonl._locks import HeldLog
 
 __all__ = ["append", "cut", "publish", "replace", "with_header"]
 
