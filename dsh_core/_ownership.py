@@ -9,12 +9,14 @@ that unloading the plugin undoes it (H-7).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-__all__ = ["Owner", "Registration", "acting_for", "current_owner", "own"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+__all__ = ["InFlight", "Owner", "Registration", "acting", "acting_for", "current_owner", "own"]
 
 T = TypeVar("T")
 
@@ -56,13 +58,15 @@ class Owner:
         trusted: True for plugins handed in by code, False for those found through entry points (L-15).
     """
 
-    __slots__ = ("_registrations", "name", "tasks", "trusted")
+    __slots__ = ("_idle", "_registrations", "_running", "name", "tasks", "trusted")
 
     def __init__(self, name: str, *, trusted: bool = True) -> None:
         self.name = name
         self.trusted = trusted
         self._registrations: dict[int, Registration] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._running: set[InFlight] = set()
+        self._idle: asyncio.Future[None] | None = None
 
     def adopt(self, registration: Registration) -> None:
         """Write a registration down."""
@@ -78,36 +82,128 @@ class Owner:
         for registration in list(reversed(self._registrations.values())):
             try:
                 registration()
-            except Exception as error:  # every other registration must still be undone
+            except Exception as error:  # noqa: BLE001 - every other registration must still be undone
                 errors.append(error)
         self._registrations.clear()
         return errors
+
+    # -- calls that are running --------------------------------------------------------------------------
+
+    def in_flight(self, what: str = "") -> InFlight:
+        """
+        Write down a call of this plugin's code while it runs, so that unloading can wait for it or end it.
+
+        Args:
+            what: What runs, for messages: `hook agent_request`, `tool shell`.
+        """
+        return InFlight(self, what)
+
+    @property
+    def running(self) -> list[InFlight]:
+        """The calls that are running now."""
+        return [*self._running]
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until no call is running, at most `seconds`; tells whether that was reached."""
+        if not self._running:
+            return True
+        if self._idle is None:
+            self._idle = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._idle], timeout=seconds)
+        return not self._running
+
+    def _entered(self, call: InFlight) -> None:
+        self._running.add(call)
+
+    def _left(self, call: InFlight) -> None:
+        self._running.discard(call)
+        if self._idle is not None and not self._running:
+            if not self._idle.done():
+                self._idle.set_result(None)
+            self._idle = None
 
     def __repr__(self) -> str:
         return f"<Owner {self.name!r}>"
 
 
-_current: ContextVar[Owner | None] = ContextVar("dsh_owner", default=None)
+class InFlight:
+    """
+    A call of a plugin's code that is running in the current task, and the way to end it from outside.
+
+    Ending works as `asyncio.timeout` does: the task is cancelled, and the cancellation is turned into the
+    given error where the call ends. A call that swallows it and returns keeps its result.
+
+    Args:
+        owner: The plugin, or None.
+        what: What runs, for messages.
+        seconds: End it after this time.
+    """
+
+    __slots__ = ("_cancelling", "_error", "_owner", "_seconds", "_timer", "task", "what")
+
+    def __init__(self, owner: Owner | None, what: str = "", seconds: float | None = None) -> None:
+        self.what = what
+        self.task: asyncio.Task[Any] | None = None
+        self._owner = owner
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: BaseException | None = None
+        self._cancelling = 0
+
+    def __enter__(self) -> InFlight:
+        self.task = asyncio.current_task()
+        if self.task is None:
+            raise RuntimeError("a call in flight has to run in a task")
+        self._cancelling = self.task.cancelling()
+        if self._seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+        if self._owner is not None:
+            self._owner._entered(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, traceback: object) -> None:
+        if self._owner is not None:
+            self._owner._left(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._error is None or self.task is None:
+            return
+        ours = self.task.uncancel() <= self._cancelling
+        if ours and isinstance(raised, asyncio.CancelledError):
+            raise self._error from raised
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the call: `error` is raised where it was running. Only the first interruption counts."""
+        if self._error is None and self.task is not None:
+            self._error = error
+            self.task.cancel()
+
+    def _expire(self) -> None:
+        self.interrupt(TimeoutError(f"no answer within {self._seconds:g} s"))
+
+
+acting: Final[ContextVar[Owner | None]] = ContextVar("dsh_owner", default=None)
+"""The plugin on whose behalf code runs; `acting_for` sets it."""
 
 
 def current_owner() -> Owner | None:
     """The plugin on whose behalf this code runs, or None for the embedder's own code."""
-    return _current.get()
+    return acting.get()
 
 
 @contextmanager
 def acting_for(owner: Owner | None) -> Iterator[None]:
     """Name `owner` as the plugin on whose behalf the body runs."""
-    token = _current.set(owner)
+    token = acting.set(owner)
     try:
         yield
     finally:
-        _current.reset(token)
+        acting.reset(token)
 
 
 def own(undo: Callable[[], object]) -> Registration:
     """Make a `Registration` of `undo` that belongs to the current owner."""
-    owner = _current.get()
+    owner = acting.get()
     registration = Registration(undo, owner)
     if owner is not None:
         owner.adopt(registration)

@@ -1,0 +1,354 @@
+"""
+How a hook runs: one executor per mode, over plans (H-1, H-3).
+
+Inside, failures travel as `Failed`; the facade turns them into what its callers see. Wrappers go round the
+whole chain. A cancellation of the running task and `KeyboardInterrupt` pass through everywhere, after the
+wrappers have seen them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from dsh_core._failures import Failed, at_the_edge, blame, describe, wrong_result
+from dsh_core._invoke import Pending, Step, begin
+from dsh_core._results import check_type, join
+from dsh_core._wrappers import Opened, close_all, close_one, inside_wrappers, open_one
+from dsh_core.decisions import Allow, Ask, Deny, GateDecision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dsh_core._plans import Plan
+
+__all__ = ["GateOutcome", "checkpoint", "contained_checkpoint", "drain", "first", "gate", "transform"]
+
+
+@attrs.frozen
+class GateOutcome:
+    """
+    What the gates said.
+
+    Args:
+        decision: The strictest opinion, the earliest of several; None when nobody had one.
+        opinions: Plugin and decision of all who had one; a gate that failed counts as `Deny`.
+    """
+
+    decision: GateDecision | None
+    opinions: tuple[tuple[str, GateDecision], ...] = ()
+
+
+def _nothing(before: Any, returned: Any, plugin: str) -> None:
+    if returned is not None:
+        raise wrong_result(returned, "nothing")
+
+
+# -- transform -------------------------------------------------------------------------------------------
+
+
+async def transform(plan: Plan, args: list[Any]) -> tuple[Any, str | None]:
+    """
+    Hand the value from one implementation to the next.
+
+    Args:
+        plan: The plan.
+        args: The arguments; the value among them is replaced as the chain goes on.
+
+    Returns:
+        The value, and the plugin that changed it last.
+
+    Raises:
+        HookError: A plugin failed.
+    """
+    chain = _Chain(plan, args)
+    try:
+        if plan.wrappers:
+            value = await inside_wrappers(plan.wrappers, args, chain.run, chain.accept, args[chain.index])
+        else:
+            value = await chain.run()
+        return value, chain.changed_by
+    except Failed as error:
+        failed = error
+    raise at_the_edge(failed, plan.spec.name)
+
+
+class _Chain:
+    """One run of a transform: the value on its way."""
+
+    __slots__ = ("args", "changed_by", "index", "plan", "types")
+
+    def __init__(self, plan: Plan, args: list[Any]) -> None:
+        spec = plan.spec
+        self.plan = plan
+        self.args = args
+        self.index: int = spec.value  # type: ignore[assignment]  # a transform has one
+        self.types = spec.results
+        if self.types is None and spec.plugin is None:
+            self.types = (type(args[self.index]),)
+        self.changed_by: str | None = None
+
+    async def run(self) -> Any:
+        args, index, ends = self.args, self.index, self.plan.spec.ends
+        for step in self.plan.steps:
+            try:
+                result = begin(step, args)
+                if type(result) is Pending:
+                    result = await result
+                if result is None:
+                    continue
+                args[index] = self.accept(args[index], result, step.plugin)
+            except BaseException as error:  # noqa: BLE001 - handed on
+                raise blame(error, step.plugin) from None
+            if ends is not None and isinstance(result, ends):
+                break
+        return args[index]
+
+    def accept(self, current: Any, new: Any, plugin: str) -> Any:
+        """The value after `plugin` returned `new`; None means unchanged."""
+        if new is None:
+            return current
+        check_type(new, self.types)
+        if self.plan.spec.merge is not None:
+            new = self.plan.spec.merge(current, new, plugin)
+        if new is not current:
+            self.changed_by = plugin
+        return new
+
+
+# -- checkpoint, drain -----------------------------------------------------------------------------------
+
+
+async def checkpoint(plan: Plan, args: Sequence[Any]) -> None:
+    """
+    Run one after the other; the first failure ends it.
+
+    Raises:
+        HookError: A plugin failed.
+    """
+
+    await _run_all(plan, args, None)
+
+
+async def contained_checkpoint(plan: Plan, args: Sequence[Any]) -> None:
+    """Run one after the other, each failure reported and contained."""
+
+    def contain(failed: Failed) -> None:
+        plan.failed(failed.plugin or "", failed.error, args)
+
+    await _run_all(plan, args, contain)
+
+
+async def drain(plan: Plan, args: Sequence[Any]) -> None:
+    """
+    Run all, also after a failure.
+
+    Raises:
+        ExceptionGroup: A `HookError` for each plugin that failed, in call order.
+    """
+    failures: list[Failed] = []
+    await _run_all(plan, args, failures.append)
+    if failures:
+        name = plan.spec.name
+        errors = [error for each in failures if isinstance(error := at_the_edge(each, name), Exception)]
+        raise ExceptionGroup(f"hook {name!r} failed in {len(errors)} of its implementations", errors)
+
+
+async def _run_all(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], None] | None) -> None:
+    """Run a chain whose implementations return nothing; without `contain` the first failure ends it."""
+
+    async def chain() -> None:
+        for step in plan.steps:
+            try:
+                result = begin(step, args)
+                if type(result) is Pending:
+                    result = await result
+                _nothing(None, result, step.plugin)
+            except BaseException as error:  # noqa: BLE001 - handed on
+                failed = blame(error, step.plugin)
+            else:
+                continue
+            if failed.plugin is None or contain is None:
+                raise failed
+            contain(failed)
+
+    try:
+        if not plan.wrappers:
+            return await chain()
+        return await inside_wrappers(plan.wrappers, args, chain, _nothing)
+    except Failed as error:
+        failed = error
+    if failed.plugin is None or contain is None:
+        raise at_the_edge(failed, plan.spec.name)
+    contain(failed)
+
+
+# -- first -----------------------------------------------------------------------------------------------
+
+
+async def first(
+    plan: Plan,
+    args: Sequence[Any],
+    *,
+    refused: Callable[[BaseException, str], Any] | None = None,
+    admits: Callable[[Any, str], bool] | None = None,
+) -> tuple[Any, str | None]:
+    """
+    Ask until one answers; a failure is reported and the next one is asked.
+
+    Args:
+        plan: The plan.
+        args: The arguments.
+        refused: Makes a failure the answer instead.
+        admits: Whether a plugin may give this answer; else it is passed over.
+
+    Returns:
+        The answer, and who gave it.
+    """
+    asking = _Asking(plan, args, refused, admits)
+    try:
+        if plan.wrappers:
+            answer = await inside_wrappers(plan.wrappers, args, asking.run, asking.accept)
+        else:
+            answer = await asking.run()
+        return answer, asking.answered_by
+    except Failed as error:
+        failed = error
+    if failed.plugin is None:
+        raise failed.error
+    return asking.failed(failed), failed.plugin if refused is not None else None
+
+
+@attrs.define
+class _Asking:
+    """One question to whoever answers first."""
+
+    plan: Plan
+    args: Sequence[Any]
+    refused: Callable[[BaseException, str], Any] | None
+    admits: Callable[[Any, str], bool] | None
+    answered_by: str | None = None
+
+    async def run(self) -> Any:
+        for step in self.plan.steps:
+            answer = await self._ask(step)
+            if answer is not None and (self.admits is None or self.admits(answer, step.plugin)):
+                self.answered_by = step.plugin
+                return answer
+        return None
+
+    async def _ask(self, step: Step) -> Any:
+        try:
+            answer = begin(step, self.args)
+            if type(answer) is Pending:
+                answer = await answer
+            return answer if answer is None else check_type(answer, self.plan.spec.results)
+        except BaseException as error:  # noqa: BLE001 - handed on
+            failed = blame(error, step.plugin)
+        if failed.plugin is None:
+            raise failed
+        return self.failed(failed)
+
+    def failed(self, failed: Failed) -> Any:
+        """Report a failure; the answer it counts as."""
+        plugin = failed.plugin or ""
+        self.plan.failed(plugin, failed.error, self.args)
+        return None if self.refused is None else self.refused(failed.error, plugin)
+
+    def accept(self, before: Any, returned: Any, plugin: str) -> Any:
+        """The answer after a wrapper: None takes it back, as in pluggy."""
+        if returned is before:
+            return before
+        if returned is not None:
+            check_type(returned, self.plan.spec.results)
+            if self.admits is not None and not self.admits(returned, plugin):
+                return before
+        self.answered_by = plugin if returned is not None else None
+        return returned
+
+
+# -- gate ------------------------------------------------------------------------------------------------
+
+
+async def gate(plan: Plan, args: Sequence[Any]) -> GateOutcome:
+    """Ask every gate, wrappers included; a failure of one is its `Deny`."""
+    asked = _Gates(plan, args)
+    asked.open()
+    try:
+        for step in plan.steps:
+            await asked.ask(step)
+    except BaseException as error:
+        asked.abandon(error)
+        raise
+    asked.close()
+    return GateOutcome(asked.decision, tuple(asked.opinions))
+
+
+class _Gates:
+    """One question to all gates: the opinions so far."""
+
+    __slots__ = ("args", "decision", "opened", "opinions", "plan")
+
+    def __init__(self, plan: Plan, args: Sequence[Any]) -> None:
+        self.plan = plan
+        self.args = args
+        self.opened: Opened = []
+        self.opinions: list[tuple[str, GateDecision]] = []
+        self.decision: GateDecision | None = None
+
+    def open(self) -> None:
+        for step in self.plan.wrappers:
+            try:
+                self.opened.append((step, open_one(step, self.args)))
+            except BaseException as error:  # noqa: BLE001 - handed on
+                self._denies(step, error)
+
+    async def ask(self, step: Step) -> None:
+        try:
+            decision = begin(step, self.args)
+            if type(decision) is Pending:
+                decision = await decision
+            self._check(decision)
+        except BaseException as error:  # noqa: BLE001 - handed on
+            self._denies(step, error)
+        else:
+            self._add(step.plugin, decision)
+
+    def close(self) -> None:
+        """A wrapper is given the decision so far; what it makes of it can only tighten."""
+        for step, generator in reversed(self.opened):
+            try:
+                decision = close_one(step, generator, self.decision, None)
+                self._check(decision)
+            except BaseException as error:  # noqa: BLE001 - handed on
+                self._denies(step, error)
+            else:
+                if decision is not self.decision:
+                    self._add(step.plugin, decision)
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the wrappers see that the whole question is being stopped; none of them can answer it now."""
+        with suppress(Failed):
+            close_all(self.opened, None, Failed(error, None), lambda before, returned, plugin: before)
+
+    def _check(self, decision: Any) -> None:
+        if decision is None:
+            return
+        check_type(decision, (Allow, Ask, Deny))
+        if isinstance(decision, Allow) and decision.arguments is not None and not hasattr(decision.arguments, "keys"):
+            raise wrong_result(decision, "Allow(arguments=...) with a mapping")
+        if isinstance(decision, Ask | Deny) and not isinstance(decision.reason, str):
+            raise wrong_result(decision, f"{type(decision).__name__} with a text as its reason")
+
+    def _add(self, plugin: str, decision: GateDecision | None) -> None:
+        if decision is not None:
+            self.opinions.append((plugin, decision))
+            self.decision = join(self.decision, decision)
+
+    def _denies(self, step: Step, error: BaseException) -> None:
+        if blame(error, step.plugin).plugin is None:
+            raise error
+        self.plan.failed(step.plugin, error, self.args)
+        self._add(step.plugin, Deny(f"plugin {step.plugin!r} could not judge the call: {describe(error)}"))
