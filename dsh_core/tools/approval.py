@@ -6,18 +6,21 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
 from dsh_core.decisions import Approval, ApprovalGranted, ApprovalRefused
+from dsh_core.hooks import AnswererFailed
 from dsh_core.session.events import ApprovalAskedEvent, ApprovalDecidedEvent
 from dsh_core.tools.body import cancelled_from_outside
 from dsh_core.tools.gates import Log, Verdict
 
 if TYPE_CHECKING:
     from dsh_core.agent import Agent
+    from dsh_core.decisions import ApprovalDecision
     from dsh_core.hooks import Hooks
+    from dsh_core.tools.definition import PendingCall
     from dsh_core.tools.settings import ToolSettings
 
 __all__ = ["ask"]
@@ -38,7 +41,9 @@ class _Answer:
 _CANCELLED = _Answer("cancelled", text="the turn was cancelled while somebody was asked")
 
 
-async def ask(hooks: Hooks, agent: Agent, call: Any, verdict: Verdict, *, log: Log, settings: ToolSettings) -> Verdict:
+async def ask(
+    hooks: Hooks, agent: Agent, call: PendingCall, verdict: Verdict, *, log: Log, settings: ToolSettings
+) -> Verdict:
     """
     Ask whether a call may run. Question and answer are logged; no answer is no.
 
@@ -70,9 +75,12 @@ async def ask(hooks: Hooks, agent: Agent, call: Any, verdict: Verdict, *, log: L
 
 
 async def _answer(hooks: Hooks, agent: Agent, approval: Approval, settings: ToolSettings) -> _Answer:
+    def may_grant(plugin: str) -> bool:
+        return hooks.trusts(plugin) if settings.approver is None else plugin == settings.approver
+
     try:
         async with asyncio.timeout(settings.approval_timeout) as limit:
-            decision, plugin = await hooks.approval_request(agent=agent, approval=approval)
+            decision, plugin = await hooks.approval_request(agent=agent, approval=approval, may_grant=may_grant)
     except asyncio.CancelledError:
         if cancelled_from_outside():
             raise
@@ -84,34 +92,35 @@ async def _answer(hooks: Hooks, agent: Agent, approval: Approval, settings: Tool
     # An answer that comes although the question was withdrawn is too late.
     if cancelled_from_outside():
         raise asyncio.CancelledError
-    return _timed_out(settings) if limit.expired() else _worth(decision, plugin, approval, settings)
+    if limit.expired():
+        return _timed_out(settings)
+    return _worth(decision, plugin, plugin is not None and may_grant(plugin), approval, settings)
 
 
 def _timed_out(settings: ToolSettings) -> _Answer:
     return _Answer("timeout", text=f"it needs an approval, and nobody answered within {settings.approval_timeout:g} s.")
 
 
-def _worth(decision: Any, plugin: str | None, approval: Approval, settings: ToolSettings) -> _Answer:
+def _worth(
+    decision: ApprovalDecision | None, plugin: str | None, entitled: bool, approval: Approval, settings: ToolSettings
+) -> _Answer:
     """What an answer counts for, given who gave it."""
+    if isinstance(decision, AnswererFailed):
+        return _Answer("unavailable", plugin, text=f"it needs an approval, and {decision.reason}.")
     if isinstance(decision, ApprovalRefused):
-        return _refused(decision, plugin, settings)
-    if not isinstance(decision, ApprovalGranted):
-        return _Answer("unavailable", text="it needs an approval, and there is nobody who could be asked.")
-    if not settings.may_grant(plugin):
-        who = f"plugin {settings.approver!r}" if settings.approver else "a plugin that was handed in by code"
-        return _Answer(
-            "unavailable",
-            plugin,
-            text=f"it needs an approval, and plugin {plugin!r}, which said yes, may not grant one: only {who} may.",
-        )
-    remember = decision.remember if approval.rule is not None else None
-    return _Answer("approved", plugin, remember)
+        who = "the user refused it" if entitled else f"plugin {plugin!r} refused it"
+        note = f", with this note: {decision.reason}" if decision.reason else "."
+        return _Answer("rejected", plugin, text=who + note)
+    if isinstance(decision, ApprovalGranted) and entitled:
+        return _Answer("approved", plugin, decision.remember if approval.rule is not None else None)
+    return _Answer("unavailable", text=f"it needs an approval, and {_why_nobody(settings)}.")
 
 
-def _refused(decision: ApprovalRefused, plugin: str | None, settings: ToolSettings) -> _Answer:
-    who = "the user refused it" if settings.may_grant(plugin) else f"plugin {plugin!r} refused it"
-    note = f", with this note: {decision.reason}" if decision.reason else "."
-    return _Answer("rejected", plugin, text=f"{who}{note}")
+def _why_nobody(settings: ToolSettings) -> str:
+    # What a plugin grants that may not grant is passed over, so that the right one is still asked.
+    if settings.approver is None:
+        return "there is nobody who could be asked: no plugin that was handed in by code answered"
+    return f"plugin {settings.approver!r}, which alone may grant one, did not answer"
 
 
 def _settle(hooks: Hooks, agent: Agent, approval: Approval, answer: _Answer, log: Log) -> None:

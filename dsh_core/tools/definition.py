@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from dsh_core.content import Block, ErrorInfo, as_blocks
+from dsh_core.session._json import freeze_json
 
 if TYPE_CHECKING:
     from dsh_core.agent import Agent
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from dsh_core.tools.registry import RegisteredTool
 
 __all__ = ["PendingCall", "ToolContext", "ToolDefinition", "ToolResult"]
+
+
+def _frozen_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    # What is sent to a model, what is logged and what is checked must stay one thing.
+    frozen: Mapping[str, Any] = freeze_json(dict(schema), where="the parameters of a tool")
+    return frozen
 
 
 @attrs.frozen(kw_only=True)
@@ -28,7 +35,7 @@ class ToolDefinition:
     Args:
         name: Any text; what the model sees is derived from it (T-4).
         description: What the tool is for, for the model.
-        parameters: JSON Schema of the arguments, an object schema.
+        parameters: JSON Schema of the arguments, an object schema; read-only from here on.
         execute: Called with `(arguments, context)`; a plain function or a coroutine function. It returns
             text, content blocks, an attrs instance, any JSON value, None, or a `ToolResult`.
         read_only: Changes nothing.
@@ -44,7 +51,7 @@ class ToolDefinition:
 
     name: str = attrs.field(kw_only=False)
     description: str = attrs.field(kw_only=False)
-    parameters: Mapping[str, Any] = attrs.field(kw_only=False, hash=False)
+    parameters: Mapping[str, Any] = attrs.field(kw_only=False, hash=False, converter=_frozen_schema)
     execute: Callable[..., Any] = attrs.field(kw_only=False, eq=False)
     read_only: bool = False
     destructive: bool = False
