@@ -7,7 +7,7 @@ import datetime
 import enum
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
 
 import attrs
 import jsonschema
@@ -125,7 +125,11 @@ def test_classes_become_definitions_with_their_own_descriptions() -> None:
 
     @tool
     def visit(
-        place: Place, others: list[Place] = [], unit: Unit = Unit.CELSIUS, box: Box | None = None, options: Options = {}
+        place: Place,
+        others: list[Place] | None = None,
+        unit: Unit = Unit.CELSIUS,
+        box: Box | None = None,
+        options: Options | None = None,
     ) -> str:
         return ""
 
@@ -164,7 +168,7 @@ def test_defaults_without_a_json_form_are_left_out_of_the_schema_and_kept_in_the
     marker: Any = object()
 
     @tool
-    def probe(value: Any = marker, text: str = None, number: float = float("nan")) -> Any:  # type: ignore[assignment]
+    def probe(value: Any = marker, text: str = cast("str", None), number: float = float("nan")) -> Any:
         return value
 
     assert all("default" not in schema for schema in properties(probe).values())

@@ -31,8 +31,8 @@ from dsh_core.decisions import (
 from dsh_core.errors import PluginError, ToolError
 from dsh_core.hooks import Hooks
 from dsh_core.session.events import ApprovalAskedEvent, ApprovalDecidedEvent, ToolRewrittenEvent
-from dsh_core.tools import PendingCall, ToolContext, ToolDefinition, ToolRegistry, ToolResult, tool
-from dsh_core.tools import pipeline
+from dsh_core.session.header import SessionHeader
+from dsh_core.tools import PendingCall, ToolContext, ToolDefinition, ToolRegistry, ToolResult, pipeline, tool
 from dsh_core.tools.pipeline import ToolSettings
 
 pytestmark = pytest.mark.anyio
@@ -78,16 +78,19 @@ class Bench:
 
     async def ask(self, call: PendingCall, *, rule: str | None = None) -> pipeline.Verdict:
         verdict = pipeline.Verdict("ask", call, "is this right?", rule)
-        return await pipeline.ask(
-            self.hooks, self.agent, call, verdict, log=self.log.append, settings=self.settings
-        )
+        return await pipeline.ask(self.hooks, self.agent, call, verdict, log=self.log.append, settings=self.settings)
 
     async def run(self, name: str, arguments: str = "") -> ToolResult:
         return await self.body(self.call(name, arguments))
 
     async def body(self, call: PendingCall, cancelled: asyncio.Event | None = None) -> ToolResult:
         context = ToolContext(
-            self.agent, Any, call.call_id, call.idempotency_key, None, cancelled or asyncio.Event()  # type: ignore[arg-type]
+            self.agent,
+            Any,
+            call.call_id,
+            call.idempotency_key,
+            None,
+            cancelled or asyncio.Event(),  # type: ignore[arg-type]
         )
         return await pipeline.run_body(self.hooks, self.agent, call, context=context)
 
@@ -330,9 +333,7 @@ async def test_question_and_answer_are_logged_bound_to_the_call() -> None:
     verdict = await bench.ask(bench.call("echo", '{"value": "x"}'), rule="echo(x)")
     assert verdict.kind == "run"
     asked, decided = bench.log
-    assert asked == ApprovalAskedEvent(
-        asked.approval_id, "c1", "echo", {"value": "x"}, "is this right?", "echo(x)"
-    )
+    assert asked == ApprovalAskedEvent(asked.approval_id, "c1", "echo", {"value": "x"}, "is this right?", "echo(x)")
     assert decided == ApprovalDecidedEvent(asked.approval_id, "c1", "approved", "session", "front")
     assert settled == ["approved"]
 
@@ -932,3 +933,59 @@ async def test_a_hook_that_fails_after_the_call_withholds_the_result() -> None:
     assert "scanner" in text(final)
     assert "may have taken effect" in text(final)
     assert contexts == ()
+
+
+# -- all stages in a row ---------------------------------------------------------------------------------
+
+
+class SomeSession:
+    """As much of a session as a call outside the loop needs."""
+
+    id = "s1"
+
+    def __init__(self, turn_open: bool) -> None:
+        self.turn_open = turn_open
+        self.header = SessionHeader(id="s1", created_at=0, cwd="/work")
+        self.appended: list[Any] = []
+
+    def append(self, data: Any) -> None:
+        self.appended.append(data)
+
+
+@attrs.frozen
+class WithSession:
+    session: SomeSession
+    id: str = "s1"
+
+
+async def test_a_call_outside_the_loop_goes_through_all_stages() -> None:
+    """L-13, L-14: `ToolRegistry.execute` gives the result, whatever happens."""
+    bench = Bench(echo)
+    bench.plugin(
+        name="gate",
+        tools_pre_execute=lambda call: Ask("sure?") if call.arguments["value"] == "ask" else None,
+        approval_request=lambda approval: ApprovalRefused("not now"),
+        tools_post_execute=lambda result: ResultAccept(content=text(result) + "!"),
+    )
+    for turn_open, events in ((True, 2), (False, 0)):
+        agent: Any = WithSession(SomeSession(turn_open))
+        run = bench.registry.execute
+        assert text(await run(agent, ToolCallBlock("c1", "echo", '{"value": "x"}'))) == "x!"
+        assert code(await run(agent, ToolCallBlock("c2", "echo", "{}"))) == "INVALID_ARGUMENTS"
+        denied = await run(agent, bench.call("echo", '{"value": "ask"}'))
+        assert code(denied) == "DENIED"
+        assert "not now" in text(denied)
+        assert len(agent.session.appended) == events
+
+
+async def test_a_body_is_told_its_call() -> None:
+    """T-1: the context has session, ids and directory."""
+
+    @tool
+    async def facts(context: ToolContext) -> list[Any]:
+        context.progress("nobody watches")
+        return [context.call_id, context.idempotency_key, context.cwd, context.cancelled.is_set()]
+
+    agent: Any = WithSession(SomeSession(False))
+    result = await Bench(facts).registry.execute(agent, ToolCallBlock("c1", "facts", ""))
+    assert text(result) == '["c1", "s1:c1", "/work", false]'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsh_core._ownership import InFlight, Owner, acting
@@ -123,27 +123,18 @@ async def _execute(call: PendingCall, context: ToolContext) -> Any:
             cancelled=context.cancelled,
             timeout=definition.timeout,
         )
-        if not inspect.isawaitable(value):
-            return value
-        return await _limited(_finished(value), definition.timeout, context)
-    return await _limited(_on_loop(call, context), definition.timeout, context)
-
-
-async def _on_loop(call: PendingCall, context: ToolContext) -> Any:
-    value = call.definition.execute(_arguments_of(call), context)
+    elif definition.timeout is not None:
+        return await _limited(call, definition.timeout, context)
+    else:
+        value = definition.execute(_arguments_of(call), context)
     return await value if inspect.isawaitable(value) else value
 
 
-async def _finished(value: Awaitable[Any]) -> Any:
-    return await value
-
-
-async def _limited(body: Coroutine[Any, Any, Any], seconds: float | None, context: ToolContext) -> Any:
-    if seconds is None:
-        return await body
+async def _limited(call: PendingCall, seconds: float, context: ToolContext) -> Any:
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await body
+            value = call.definition.execute(_arguments_of(call), context)
+            return await value if inspect.isawaitable(value) else value
     except Exception as error:  # what a body raises because its time is up is that its time is up
         if not limit.expired():
             raise
