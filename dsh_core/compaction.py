@@ -293,9 +293,10 @@ class PressureMeter:
             seq = nodes[position]
             data = events[seq].data
             reading.total += self.estimator.message(data.content)
-            if isinstance(data, AssistantMessageEvent) and data.usage and data.usage.total and seq > reading.replaced_at:
+            usage = data.usage if isinstance(data, AssistantMessageEvent) else None
+            if usage is not None and usage.total and seq > reading.replaced_at:
                 header = reading.header
-                reading.anchor_tokens = data.usage.total
+                reading.anchor_tokens = usage.total
                 reading.anchor_total = reading.total
                 reading.anchor_overhead = self.overhead(header.system, header.tools) if header is not None else 0
         reading.nodes = len(nodes)

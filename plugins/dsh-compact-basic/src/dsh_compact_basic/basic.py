@@ -147,7 +147,7 @@ class BasicCompaction(Compaction):
                 result = self._result(job, shortened=count)
             if not self._enough(job, count):
                 result = await self._summarise(job, start.seq, count) or result
-        except (Exception, asyncio.CancelledError) as failure:  # contained below, whatever a plugin or adapter raised
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - contained below
             error = failure
         session.append(CompactEndEvent(None if error is None else _described(error)))
         return self._settle(job, result, error)
@@ -298,7 +298,7 @@ class BasicCompaction(Compaction):
         if model not in self._warned:
             self._warned.add(model)
             _log.warning(
-                "the context window of %s is not known; %d tokens are assumed. Set plugins.compact-basic.context_window",
+                "the window of %s is not known; %d tokens are assumed; set plugins.compact-basic.context_window",
                 model,
                 DEFAULT_WINDOW,
             )

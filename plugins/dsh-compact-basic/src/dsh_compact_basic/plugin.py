@@ -10,12 +10,12 @@ from dsh_compact_basic.basic import BasicCompaction
 from dsh_compact_basic.config import CompactConfig
 from dsh_core import hookimpl
 from dsh_core.compaction import Compaction, TokenEstimator
-from dsh_core.errors import LlmError
 
 if TYPE_CHECKING:
     from dsh_core.agent import Agent
     from dsh_core.content import GenerateRequest
     from dsh_core.decisions import Retry
+    from dsh_core.errors import LlmError
     from dsh_core.harness import Harness
 
 __all__ = ["CompactPlugin"]
