@@ -7,6 +7,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from dsh_core.session.codec import release_bytes
+
 if TYPE_CHECKING:
     from dsh_core.harness import Harness
     from dsh_core.session.log import Session, SessionEvent
@@ -38,6 +40,8 @@ class HarnessSink:
         writer = self._harness.writer
         if writer is not None:
             writer.record(session, event, encoded)
+        else:
+            release_bytes(event)
 
     def notify(self, session: Session, event: SessionEvent) -> None:
         """Tell the observers, then whoever watches this agent."""

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import TypeAlias
 
-import attrs
-
-from dsh_core.content import Block, Finish, GenerateRequest, ToolSchema, Usage
+from dsh_core.content import GenerateRequest, ToolSchema
 from dsh_core.errors import LlmError
+from dsh_core.session.chunks import (
+    BlockEnd,
+    BlockStart,
+    FinishChunk,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    ToolCallDelta,
+    UsageChunk,
+)
 
 __all__ = [
     "BlockEnd",
@@ -31,85 +38,6 @@ __all__ = [
     "ToolSchema",
     "UsageChunk",
 ]
-
-
-@attrs.frozen
-class BlockStart:
-    """
-    A block begins.
-
-    Args:
-        index: Position of the block in the message, chosen by the adapter.
-        kind: `text`, `reasoning` or `tool-call`.
-    """
-
-    index: int
-    kind: str
-
-
-@attrs.frozen
-class TextDelta:
-    """More text of block `index`."""
-
-    index: int
-    text: str
-
-
-@attrs.frozen
-class ReasoningDelta:
-    """More reasoning of block `index`."""
-
-    index: int
-    text: str
-
-
-@attrs.frozen
-class ToolCallDelta:
-    """
-    More of the tool call in block `index`.
-
-    Args:
-        id: The provider's id, or None in later fragments.
-        name: The whole name, or None in later fragments.
-        arguments: The next piece of raw JSON text.
-    """
-
-    index: int
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
-
-
-@attrs.frozen
-class BlockEnd:
-    """
-    A block is complete.
-
-    Args:
-        block: The whole block where the adapter knows it; it then counts more than the deltas.
-    """
-
-    index: int
-    block: Block | None = None
-
-
-@attrs.frozen
-class UsageChunk:
-    """What the request cost."""
-
-    usage: Usage
-
-
-@attrs.frozen
-class FinishChunk:
-    """The end of the stream."""
-
-    finish: Finish
-
-
-StreamChunk: TypeAlias = (
-    BlockStart | TextDelta | ReasoningDelta | ToolCallDelta | BlockEnd | UsageChunk | FinishChunk
-)
 
 
 class LlmAdapter(ABC):

@@ -1,0 +1,290 @@
+"""
+Events as bytes, and back (S-1). What is encoded at the append is what is written: one encoding an event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+from dsh_core.errors import NotSerializable, SessionCorrupt
+from dsh_core.session._fields import Field, fields_of
+from dsh_core.session._json import scrub
+from dsh_core.session._registry import EventType, event_type_named, event_type_of
+from dsh_core.session.events import AssistantChunkEvent, UnknownEvent
+
+__all__ = ["Replace", "SessionEvent", "decode_event", "encode_event", "prepare_data", "release_bytes"]
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@attrs.frozen
+class Replace:
+    """
+    The surface mark of an event that takes the place of a run of nodes.
+
+    Args:
+        first: Seq of the first node of the run, by position.
+        last: Seq of the last.
+    """
+
+    first: int
+    last: int
+
+
+@attrs.frozen
+class SessionEvent:
+    """
+    One event of a log.
+
+    Args:
+        seq: Its index in the log.
+        time: Epoch milliseconds; never decreases within a session.
+        data: What happened, an instance of a registered event class.
+        surface: The run of nodes it replaces, or None.
+        sources: Seqs of the events it was made from.
+    """
+
+    seq: int
+    time: int
+    data: Any = attrs.field(hash=False)
+    surface: Replace | None = None
+    sources: tuple[int, ...] = ()
+    _encoded: bytes | None = attrs.field(default=None, eq=False, repr=False)
+    _keeps_bytes: bool = attrs.field(default=False, eq=False, repr=False)
+
+    @property
+    def type(self) -> str:
+        """Wire name of the event's type."""
+        data = self.data
+        return data.type if type(data) is UnknownEvent else _type_of(type(data)).name
+
+    @property
+    def ignorable(self) -> bool:
+        """Whether a reader that does not know the type may leave the event out."""
+        if type(self.data) is UnknownEvent:
+            return b'"ignorable":true' in self.data.raw and _envelope(self.data.raw).ignorable
+        return _type_of(type(self.data)).ignorable
+
+
+class _Surface(msgspec.Struct, frozen=True):
+    replace: tuple[int, int]
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    seq: int
+    time: int
+    type: str
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+    v: int = 1
+    ignorable: bool = False
+    surface: _Surface | None = None
+    sources: tuple[int, ...] = ()
+
+
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def _envelope(record: bytes) -> _Envelope:
+    try:
+        return _decode_envelope(record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SessionCorrupt(f"not an event record: {error}") from error
+
+
+@cache
+def _type_of(cls: type) -> EventType:
+    found = event_type_of(cls)
+    if found is None:
+        raise NotSerializable(
+            f"{cls.__name__} is not an event class; register it with @session_event('area/what')"
+        )
+    return found
+
+
+@cache
+def _fields(cls: type) -> tuple[Field, ...]:
+    return fields_of(cls)
+
+
+@cache
+def _by_name(cls: type) -> Mapping[str, Field]:
+    return {field.name: field for field in _fields(cls)}
+
+
+@cache
+def _template(cls: type) -> tuple[bytes, bytes]:
+    """What stands before and behind the data, but for seq, time, surface and sources."""
+    kind = _type_of(cls)
+    head = b'{"seq":%d,"time":%d,"type":' + _encode(kind.name) + b',"data":'
+    tail = b""
+    if kind.version != 1:
+        tail += b',"v":%d' % kind.version
+    if kind.ignorable:
+        tail += b',"ignorable":true'
+    return head, tail
+
+
+@cache
+def _has_free(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in _fields(cls) if field.free)
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def prepare_data(data: Any) -> tuple[Any, bytes]:
+    """
+    Check event data, and make the snapshot and the bytes of it.
+
+    Args:
+        data: An instance of a registered event class.
+
+    Returns:
+        The snapshot that goes into the log, and its JSON.
+
+    Raises:
+        NotSerializable: A field has the wrong type or does not survive JSON.
+    """
+    cls = type(data)
+    wire = _to_wire(data, cls)
+    try:
+        encoded = _encode(wire)
+    except (UnicodeEncodeError, ValueError):
+        wire = _scrubbed(wire)
+        return _from_wire(cls, wire), _encode(wire)
+    if _snapshot_needed(cls):
+        data = _from_wire(cls, wire)
+    return data, encoded
+
+
+def _to_wire(data: Any, cls: type) -> dict[str, Any]:
+    name = _type_of(cls).name
+    wire = {}
+    for field in _fields(cls):
+        value = getattr(data, field.name)
+        default = field.default
+        if value is default or (value == default and type(value) is type(default)):
+            continue
+        try:
+            wire[field.name] = field.to_wire(value, field.name)
+        except NotSerializable as error:
+            raise NotSerializable(f"event {name!r}: {error.message}") from None
+    return wire
+
+
+@cache
+def _snapshot_needed(cls: type) -> bool:
+    # The core's own classes are frozen and typed; only free-form members could still be changed from outside.
+    if cls is AssistantChunkEvent:
+        return False
+    return bool(_has_free(cls)) or not cls.__module__.startswith("dsh_core.")
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {scrub(key): _scrubbed(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(member) for member in value]
+    return value
+
+
+def encode_record(cls: type, seq: int, time: int, data: bytes, surface: Replace | None, sources: tuple[int, ...]) -> bytes:
+    """The whole record of an event from the JSON of its data."""
+    head, tail = _template(cls)
+    end = tail
+    if surface is not None:
+        end += b',"surface":{"replace":[%d,%d]}' % (surface.first, surface.last)
+    if sources:
+        end += b',"sources":' + _encode(sources)
+    return head % (seq, time) + data + end + b"}"
+
+
+def encode_event(event: SessionEvent) -> bytes:
+    """
+    The record of an event: compact UTF-8 JSON without a line end.
+
+    Events of unknown types, and those with members this version does not know, come out byte for byte as
+    they were read.
+    """
+    if event._encoded is not None:
+        return event._encoded
+    if type(event.data) is UnknownEvent:
+        raw: bytes = event.data.raw
+        return raw
+    _, data = prepare_data(event.data)
+    return encode_record(type(event.data), event.seq, event.time, data, event.surface, event.sources)
+
+
+def release_bytes(event: SessionEvent) -> None:
+    """Let go of the bytes of an event that has been written."""
+    if not event._keeps_bytes:
+        object.__setattr__(event, "_encoded", None)
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+_STORED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def decode_event(record: bytes) -> SessionEvent:
+    """
+    Read one record.
+
+    Args:
+        record: The JSON of one event.
+
+    Returns:
+        The event; one of an unknown type or a newer version of a known one has `UnknownEvent` as its data.
+
+    Raises:
+        SessionCorrupt: It is not a record, or its data do not fit their type.
+    """
+    envelope = _envelope(record)
+    surface = Replace(*envelope.surface.replace) if envelope.surface is not None else None
+    kind = event_type_named(envelope.type)
+    if kind is None or envelope.v > kind.version:
+        unknown = UnknownEvent(envelope.type, bytes(record))
+        return SessionEvent(envelope.seq, envelope.time, unknown, surface, envelope.sources)
+    try:
+        wire = _wire_of(envelope.data, record)
+        data = _from_wire(kind.cls, wire)
+        extra = not wire.keys() <= _by_name(kind.cls).keys()
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError, NotSerializable) as error:
+        raise SessionCorrupt(
+            f"event {envelope.seq} ({envelope.type}) does not fit its type: {type(error).__name__}: {error}"
+        ) from error
+    kept = bytes(record) if extra else None
+    return SessionEvent(envelope.seq, envelope.time, data, surface, envelope.sources, kept, extra)
+
+
+def _wire_of(raw: msgspec.Raw, record: bytes) -> dict[str, Any]:
+    if _STORED_SURROGATE.search(record):
+        # Older writers escaped half surrogate pairs; they are read as U+FFFD and go out clean.
+        import json
+
+        wire = _scrubbed(json.loads(bytes(raw)))
+    else:
+        wire = _decode(raw)
+    if type(wire) is not dict:
+        raise TypeError("data is not an object")
+    return wire
+
+
+def _from_wire(cls: type, wire: Mapping[str, Any]) -> Any:
+    fields = _by_name(cls)
+    values = {}
+    for name, value in wire.items():
+        field = fields.get(name)
+        if field is not None:
+            values[name] = field.from_wire(value)
+    data = cls(**values)
+    return data
