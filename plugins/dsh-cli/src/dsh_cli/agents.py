@@ -1,0 +1,73 @@
+"""
+Which session a command works on, and the agent for it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dsh_core import AgentOptions, ConfigError, SessionNotFound
+
+if TYPE_CHECKING:
+    from dsh_core import AgentHandle, Harness, SessionPersistence, SessionSummary
+
+__all__ = ["agent_for", "last_session", "require_model"]
+
+
+def require_model(harness: Harness) -> None:
+    """
+    Find out before anything is stored whether there is a model.
+
+    Raises:
+        LlmError: `NO_MODEL` or `NO_ADAPTER`; the message says what to do.
+    """
+    harness.llm.resolve(harness.config.model or "")
+
+
+async def agent_for(harness: Harness, session: str | None, resume: str | None) -> AgentHandle:
+    """
+    The agent a command talks to.
+
+    Args:
+        harness: The harness.
+        session: Create or resume the session of this name.
+        resume: Only resume: a name, or the empty string for the last session of this directory.
+
+    Raises:
+        ConfigError: A session was named but nothing is loaded that stores sessions.
+        SessionNotFound: There is nothing to resume.
+    """
+    options = AgentOptions(max_steps=harness.config.max_steps or AgentOptions().max_steps)
+    backend = harness.persistence
+    cwd = os.getcwd()
+    if session is None and resume is None:
+        return await harness.agents.create(options=options, cwd=cwd)
+    if backend is None:
+        raise ConfigError("sessions cannot be resumed: no persistence backend is loaded; install dsh-persistence-jsonl")
+    if resume is not None:
+        return await harness.agents.resume(resume or await last_session(backend, cwd), options=options)
+    assert session is not None
+    if await backend.has(session):
+        return await harness.agents.resume(session, options=options)
+    return await harness.agents.create(session, options=options, cwd=cwd)
+
+
+async def last_session(backend: SessionPersistence, cwd: str) -> str:
+    """
+    Id of the newest session of a directory.
+
+    Raises:
+        SessionNotFound: There is none.
+    """
+    here = os.path.realpath(cwd)
+    newest: SessionSummary | None = None
+    async for summary in backend.list():
+        header = summary.header
+        if header is None or header.cwd is None or os.path.realpath(header.cwd) != here:
+            continue
+        if newest is None or (summary.updated_at or 0) > (newest.updated_at or 0):
+            newest = summary
+    if newest is None:
+        raise SessionNotFound(f"there is no session of {cwd} to resume; dsh sessions list --all shows the others")
+    return newest.id
