@@ -271,11 +271,11 @@ class PressureMeter:
         if reading is None:
             reading = self._readings[session] = _Reading()
         self._scan(session, reading)
-        generation = session.surface.generation
-        nodes = session.surface.nodes
-        if generation != reading.generation or len(nodes) < reading.nodes:
-            reading.generation, reading.nodes, reading.total, reading.anchor_tokens = generation, 0, 0, None
-        self._add(session, reading, nodes)
+        surface = session.surface
+        if surface.generation != reading.generation:
+            reading.generation, reading.nodes, reading.total, reading.anchor_tokens = surface.generation, 0, 0, None
+        if len(surface) > reading.nodes:
+            self._add(session, reading, surface.nodes)
         return reading
 
     def _scan(self, session: Session, reading: _Reading) -> None:

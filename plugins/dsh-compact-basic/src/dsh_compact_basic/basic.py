@@ -12,15 +12,16 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from dsh_compact_basic.attempts import Attempts
-from dsh_compact_basic.config import DEFAULT_WINDOW, CompactConfig
+from dsh_compact_basic.config import CompactConfig
 from dsh_compact_basic.events import CompactEndEvent, CompactStartEvent, CompactSummaryEvent
+from dsh_compact_basic.gauge import Gauge
 from dsh_compact_basic.region import Region, choose_region, survey
 from dsh_compact_basic.shorten import shorten_results, too_long
 from dsh_compact_basic.summary import SOURCE, SummaryFailed, ask_for_summary, frame, pinned_blocks
-from dsh_core.compaction import Compaction, CompactionResult, Pressure, PressureMeter, TokenEstimator
+from dsh_core.compaction import Compaction, CompactionResult, Pressure, TokenEstimator
 from dsh_core.content import GenerateRequest, Source
 from dsh_core.decisions import Retry
-from dsh_core.errors import HarnessError, LlmError
+from dsh_core.errors import LlmError
 from dsh_core.session.events import UserMessageEvent
 
 if TYPE_CHECKING:
@@ -60,20 +61,18 @@ class BasicCompaction(Compaction):
 
     def __init__(self, config: CompactConfig | None = None, *, estimator: TokenEstimator | None = None) -> None:
         self.config = config or CompactConfig()
-        self._meter = PressureMeter(estimator)
+        self._gauge = Gauge(self.config, estimator)
         self._attempts: WeakKeyDictionary[Session, Attempts] = WeakKeyDictionary()
-        self._warned: set[str] = set()
 
     # -- the three ways in ---------------------------------------------------------------------------------
 
     async def compact(self, agent: Agent, instructions: str | None = None) -> CompactionResult | None:
         """Compact an idle agent (C-8); see the seam."""
         async with agent.exclusive("compact"):
-            header = self._meter.last_header(agent.session)
-            system = header.system if header is not None else None
-            pressure = self._measure(agent, system)
+            system = self._gauge.system_of(agent)
+            pressure = self._gauge.measure(agent, system)
             return await self._attempt(
-                _Job(agent, "manual", pressure, self._retain(pressure), system, instructions=instructions)
+                _Job(agent, "manual", pressure, self._gauge.retain(pressure), system, instructions=instructions)
             )
 
     async def compact_if_needed(
@@ -83,16 +82,16 @@ class BasicCompaction(Compaction):
         attempts = self._attempts_of(agent.session)
         done: CompactionResult | None = None
         for _ in range(1 + self.config.retries):
-            pressure = self._measure(agent, system_prompt)
+            pressure = self._gauge.measure(agent, system_prompt)
             if pressure.ratio < self.config.threshold or not attempts.may_try(pressure.tokens):
                 return done
             landed = await self._attempt(
-                _Job(agent, "pressure", pressure, self._retain(pressure), system_prompt, turn, step)
+                _Job(agent, "pressure", pressure, self._gauge.retain(pressure), system_prompt, turn, step)
             )
             if landed is None:
                 return done
             done = landed if done is None else attrs.evolve(landed, before=done.before)
-        left = self._measure(agent, system_prompt)
+        left = self._gauge.measure(agent, system_prompt)
         if left.ratio >= self.config.threshold:
             attempts.gave_up(left.tokens, left.window)
         return done
@@ -110,10 +109,10 @@ class BasicCompaction(Compaction):
             request: The request that was refused.
             error: The refusal; its message is completed with the token counts when nothing can be done (C-9).
         """
-        pressure = self._measure(agent, request.system)
+        pressure = self._gauge.measure(agent, request.system)
         if self._attempts_of(agent.session).may_repair(turn, step, 1 + self.config.retries):
             conversation = max(pressure.tokens - pressure.overhead, 0)
-            retain = min(self._retain(pressure), conversation // 2)
+            retain = min(self._gauge.retain(pressure), conversation // 2)
             if await self._attempt(_Job(agent, "overflow", pressure, retain, request.system, turn, step)):
                 return Retry()
         _explain(error, pressure)
@@ -121,12 +120,11 @@ class BasicCompaction(Compaction):
 
     def pressure(self, agent: Agent) -> Pressure:
         """How full the agent's conversation is, with the system prompt of its latest request."""
-        header = self._meter.last_header(agent.session)
-        return self._measure(agent, header.system if header is not None else None)
+        return self._gauge.measure(agent, self._gauge.system_of(agent))
 
     def use_estimator(self, estimator: TokenEstimator) -> None:
         """Estimate with this from now on."""
-        self._meter = PressureMeter(estimator)
+        self._gauge = Gauge(self.config, estimator)
 
     # -- one attempt ---------------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class BasicCompaction(Compaction):
         if session.surface.generation != generation:
             raise SummaryFailed("the conversation was changed while its summary was written")
         content = frame(text, pinned_blocks(session, region.seqs))
-        after = self._meter.estimator.message(content)
+        after = self._gauge.estimator.message(content)
         if after > region.tokens * _SAVING:
             raise _NotSmaller(f"the summary has about {after} tokens, what it would replace {region.tokens}")
         first, last = region.seqs[0], region.seqs[-1]
@@ -198,15 +196,15 @@ class BasicCompaction(Compaction):
     def _request(self, job: _Job, region: Region) -> GenerateRequest:
         """The conversation up to the cut, as the provider has seen it before."""
         session = job.agent.session
-        header = self._meter.last_header(session)
-        provider, model = self._route(job.agent)
+        header = self._gauge.header(session)
+        provider, model = self._gauge.summary_route(job.agent)
         request = GenerateRequest(
             provider=provider,
             model=model,
             messages=tuple(session.derive_messages()[: region.messages]),
             system=job.system,
-            tools=tuple(self._tools(job.agent)),
-            max_tokens=max(256, min(_SUMMARY_TOKENS, self._retain(job.pressure))),
+            tools=self._gauge.tools(job.agent),
+            max_tokens=max(256, min(_SUMMARY_TOKENS, self._gauge.retain(job.pressure))),
             session_id=session.id,
             turn=job.turn,
             step=job.step,
@@ -218,14 +216,14 @@ class BasicCompaction(Compaction):
             )
         return request
 
-    # -- measuring -----------------------------------------------------------------------------------------
+    # -- what there is to gain -----------------------------------------------------------------------------------------
 
     def _region(self, job: _Job) -> Region | None:
-        return choose_region(survey(job.agent.session, self._meter.estimator), job.retain)
+        return choose_region(survey(job.agent.session, self._gauge.estimator), job.retain)
 
     def _old(self, job: _Job) -> tuple[int, ...]:
         """Nodes that are not among the newest: those whose results may be shortened."""
-        nodes = survey(job.agent.session, self._meter.estimator)
+        nodes = survey(job.agent.session, self._gauge.estimator)
         kept = 0
         for position in range(len(nodes) - 1, -1, -1):
             kept += nodes[position].tokens
@@ -248,60 +246,18 @@ class BasicCompaction(Compaction):
         """Whether shortening alone made the room that was asked for."""
         if not shortened or job.trigger == "manual":
             return False
-        left = self._measure(job.agent, job.system)
+        left = self._gauge.measure(job.agent, job.system)
         return left.ratio < self.config.threshold and (job.trigger == "pressure" or left.tokens < job.pressure.tokens)
 
     def _result(self, job: _Job, *, shortened: int) -> CompactionResult:
-        after = self._measure(job.agent, job.system).tokens
+        after = self._gauge.measure(job.agent, job.system).tokens
         return CompactionResult(before=job.pressure.tokens, after=after, shortened=shortened)
-
-    def _measure(self, agent: Agent, system: str | None) -> Pressure:
-        return self._meter.measure(agent.session, self._window(agent), system=system, tools=self._tools(agent))
-
-    def _retain(self, pressure: Pressure) -> int:
-        return int(pressure.window * self.config.retain)
-
-    def _tools(self, agent: Agent) -> tuple:  # type: ignore[type-arg]
-        return agent.harness.tools.wire_schemas(agent.options.tools)
 
     def _attempts_of(self, session: Session) -> Attempts:
         attempts = self._attempts.get(session)
         if attempts is None:
             attempts = self._attempts[session] = Attempts()
         return attempts
-
-    def _route(self, agent: Agent) -> tuple[str, str]:
-        """Provider and model that write the summary."""
-        if self.config.summary_model is not None:
-            return agent.harness.llm.resolve(self.config.summary_model)
-        return self._own_route(agent)
-
-    def _own_route(self, agent: Agent) -> tuple[str, str]:
-        header = self._meter.last_header(agent.session)
-        if header is not None and header.model:
-            return header.provider, header.model
-        return agent.harness.llm.resolve(agent.options.model or agent.harness.config.model or "")
-
-    def _window(self, agent: Agent) -> int:
-        if self.config.context_window is not None:
-            return self.config.context_window
-        try:
-            provider, model = self._own_route(agent)
-            known = agent.harness.llm.context_window(provider, model)
-        except HarnessError:
-            return DEFAULT_WINDOW  # no model yet: the loop says so when it needs one
-        if known is None:
-            self._warn(f"{provider}/{model}")
-        return known or DEFAULT_WINDOW
-
-    def _warn(self, model: str) -> None:
-        if model not in self._warned:
-            self._warned.add(model)
-            _log.warning(
-                "the window of %s is not known; %d tokens are assumed; set plugins.compact-basic.context_window",
-                model,
-                DEFAULT_WINDOW,
-            )
 
     # -- resuming ------------------------------------------------------------------------------------------
 
