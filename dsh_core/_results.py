@@ -70,9 +70,16 @@ def types_of(function: Callable[..., Any], mode: str) -> Types | None:
         return None
     members = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
     plain = tuple(get_origin(member) or member for member in members if member not in (None, type(None)))
-    if not plain or not all(isinstance(member, type) for member in plain):
-        return None
-    return plain
+    return plain if plain and _can_be_checked(plain) else None
+
+
+def _can_be_checked(types: tuple[Any, ...]) -> bool:
+    """`Any`, protocols and the like are classes that `isinstance` does not take."""
+    try:
+        isinstance(None, types)
+    except TypeError:
+        return False
+    return True
 
 
 def check_type(value: Any, types: Types | None) -> Any:
