@@ -239,6 +239,23 @@ def test_secrets_are_found_behind_patterns_and_by_existence(policy, workspace):
         assert p.judge("bash", {"command": command}).decision == "allow"
 
 
+def test_a_recursive_search_is_judged_by_what_lies_below(policy, workspace):
+    """G-2: secrets ask also through `grep -r`."""
+    recursive = ("grep -rn KEY .", "grep -R KEY", "grep --recursive KEY src", "rg --hidden KEY", "rg -uu KEY")
+    assert {policy().judge("bash", {"command": command}).decision for command in recursive} == {"allow"}
+    (workspace / "src" / ".env").write_text("KEY=1")
+    assert {policy().judge("bash", {"command": command}).decision for command in recursive} == {"ask"}
+    assert policy().judge("bash", {"command": "grep -rn KEY docs"}).decision == "allow"
+    assert policy().judge("bash", {"command": "rg KEY"}).decision == "allow"
+
+
+def test_a_pattern_may_become_a_denied_name(policy):
+    """G-4: deny rules see what the shell might put in place of a pattern."""
+    p = policy(allow=["bash"], deny=["bash(cat plan.txt)"])
+    assert p.judge("bash", {"command": "cat plan.*"}).decision == "deny"
+    assert p.judge("bash", {"command": "cat other.*"}).decision == "allow"
+
+
 def test_rules_of_file_tools_bind_the_shell(policy):
     """G-3: a redirection is a write, an argument may be a path."""
     p = policy(allow=["bash"], deny=["write(docs/**)", "read(src/private/**)"])

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_permission.policy import command_rule, rule_part
-from dsh_permission.programs import INERT, installs, is_harmless, path_arguments
+from dsh_permission.programs import INERT, installs, is_harmless, path_arguments, reads_trees
 from dsh_permission.shell import Assignment, Redirect, Script, parse_script
 from dsh_permission.verdict import Part, Verdict, strictest, strictest_part
 from dsh_permission.words import Word
@@ -186,6 +186,7 @@ class CommandJudge:
         known = [word.text for word in plain if word.text is not None]
         harmless = len(known) == len(plain) and is_harmless(known)
         yield from self._touched(plain, subject, bases, reads=harmless)
+        yield from self._searched(plain, subject, bases)
         if self._policy.mode == "plan" and not harmless:
             yield Part(subject, "deny", None, "mode plan: the command may change something")
         if known[0] not in INERT and len(known) < len(plain):
@@ -231,6 +232,18 @@ class CommandJudge:
                 reason = reason or (None if reads else self._places.protected(target, whole_trees=trees))
                 if reason is not None:
                     yield Part(subject, "ask", None, reason, "protected")
+
+    def _searched(self, words: Sequence[Word], subject: str, bases: Sequence[str]) -> Iterator[Part]:
+        """Secrets below the directories that a recursive search reads."""
+        argv = [word.text or "" for word in words]
+        if self._trusting or not reads_trees(argv):
+            return
+        named = {target.resolved for text in self._paths(words, bases) for target in self._targets(text, bases)}
+        existing = {path for path in named if os.path.exists(path)}
+        for directory in existing or {base for base in bases if base != _NOWHERE}:
+            reason = self._places.secret_below(directory)
+            if reason is not None:
+                yield Part(subject, "ask", None, reason, "protected")
 
     def _path_rules(self, target: Target, subject: str, *, reads: bool) -> Iterator[Part]:
         tools = ("read",) if reads else ("read", "write", "edit")

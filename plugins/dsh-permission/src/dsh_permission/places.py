@@ -29,6 +29,7 @@ _SYSTEM_STARTUP: Final = tuple(
     "/etc/ld.so.preload /etc/sudoers".split()
 )
 _SECRETS: Final = (".env*", "*.pem", "id_*", "*credentials*")
+_MOST_FILES: Final = 20_000
 _SURE_SECRETS: Final = (".env*", "*.pem")
 
 
@@ -159,6 +160,19 @@ class Places:
             patterns = _SECRETS if certain or os.path.lexists(path) else _SURE_SECRETS
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
                 return f"{path} looks like a secret"
+        return None
+
+    def secret_below(self, directory: str) -> str | None:
+        """Why reading everything below a directory needs a person's yes, or None."""
+        seen = 0
+        for parent, names, files in os.walk(directory):
+            names[:] = [name for name in names if name != ".git"]
+            seen += len(files)
+            if seen > _MOST_FILES:
+                return f"{directory} holds more files than can be looked through for secrets"
+            for name in files:
+                if any(fnmatch.fnmatchcase(name.casefold(), pattern) for pattern in _SECRETS):
+                    return f"{os.path.join(parent, name)} looks like a secret"
         return None
 
     def pattern(self, glob: str) -> re.Pattern[str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = ["INERT", "installs", "is_harmless", "path_arguments"]
+__all__ = ["INERT", "installs", "is_harmless", "path_arguments", "reads_trees"]
 
 INERT: Final = frozenset({"echo", "printf", "true", "false", ":", "test", "[", "exit", "return", "break", "continue"})
 """Programs whose arguments are only text."""
@@ -171,6 +171,20 @@ _INSTALLS: Final = re.compile(
 def installs(argv: Sequence[str]) -> bool:
     """Whether a command fetches and installs packages, which may run their code."""
     return _INSTALLS.fullmatch(" ".join(argv)) is not None
+
+
+def reads_trees(argv: Sequence[str]) -> bool:
+    """Whether a search reads every file below the directories it names, hidden ones included."""
+    program, options = argv[0], [argument for argument in argv[1:] if argument.startswith("-")]
+    if program in ("grep", "egrep", "fgrep"):
+        return any(
+            option.startswith("--r") or (not option.startswith("--") and set("rR") & set(option)) for option in options
+        )
+    if program == "rg":
+        return any(
+            option.startswith("--hid") or (not option.startswith("--") and "." in option) for option in options
+        ) or (sum(option.count("u") for option in options if not option.startswith("--")) >= 2)
+    return False
 
 
 def path_arguments(argv: Sequence[str]) -> list[str]:

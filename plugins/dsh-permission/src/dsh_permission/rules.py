@@ -112,6 +112,8 @@ class WordPattern:
     def __init__(self, text: str) -> None:
         tokens, self.broken = _tokens(text)
         self._items = [None if token == "*" else re.compile(fnmatch.translate(token), re.DOTALL) for token in tokens]
+        plain = all(not re.search(r"[*?\[]", token) for token in tokens)
+        self._names = tokens if plain else None
         self.operator = any(_OPERATOR.search(token) for token in tokens)
         flags, positional = _split_flags(tokens)
         self._flags = flags
@@ -127,8 +129,19 @@ class WordPattern:
         texts = [_plain_program(program), *(word.text for word in words[1:])]
         return _match(self._items, texts) or _match(self._items, [program, *texts[1:]])
 
+    def _may_expand(self, words: Sequence[Word]) -> bool:
+        """Whether file names the shell puts in place of its patterns could make a command match."""
+        if self._names is None or len(self._names) != len(words):
+            return False
+        return all(
+            word.text is not None and (fnmatch.fnmatchcase(name, word.text) if word.globs else name == word.text)
+            for name, word in zip(self._names, words, strict=True)
+        )
+
     def catches(self, words: Sequence[Word]) -> bool:
         """Whether a deny or ask rule covers a command, in any spelling of it."""
+        if any(word.globs for word in words) and self._may_expand(words):
+            return True
         for form in _spellings(words):
             if _match(self._items, form):
                 return True
