@@ -19,7 +19,6 @@ import attrs
 
 from dsh_core._coordinator import PersistenceCoordinator
 from dsh_core._header import decode_header, encode_header
-from dsh_core._ids import check_session_id
 from dsh_core._stored import Damage, RawLog, SessionSummary, StoredSession, decode_log
 from dsh_core.errors import (
     SequenceError,
@@ -34,6 +33,7 @@ from dsh_core.session import SessionEvent, SessionHeader, encode_event, interrup
 from dsh_core.session._json import freeze_json
 from dsh_core.session.events import UnknownEvent
 from dsh_core.session.header import FORMAT
+from dsh_core.session.ids import check_session_id
 
 __all__ = [
     "Damage",

@@ -26,12 +26,13 @@ def check_session_id(session_id: str) -> str:
         ValueError: Empty, too long, `.`, `..`, a path separator, a drive prefix, a control character, or
             text that is not valid Unicode; the message says which.
     """
-    if isinstance(session_id, str) and _PLAIN.fullmatch(session_id):
+    if type(session_id) is str and _PLAIN.fullmatch(session_id):
         return session_id
     fault = _fault(session_id)
     if fault is not None:
-        shown = session_id if not isinstance(session_id, str) or len(session_id) <= 80 else session_id[:80] + "…"
-        raise ValueError(f"session id {shown!r} {fault}; choose 1 to {MAX_SESSION_ID} characters that form no path")
+        shown = repr(session_id)
+        shown = shown if len(shown) <= 80 else shown[:80] + "…"
+        raise ValueError(f"session id {shown} {fault}; choose 1 to {MAX_SESSION_ID} characters that form no path")
     return session_id
 
 
