@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsh_core.errors import HarnessError, SessionExists
 from dsh_core.session.header import SessionHeader
+from dsh_core.session.ids import check_session_id
 from dsh_core.session.log import Session, SessionSink
 
 if TYPE_CHECKING:
@@ -49,11 +50,9 @@ class SessionStore:
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionHeader:
-        """A header for a new session; an id is made up when left out."""
-        if session_id == "":
-            raise ValueError("a session id must not be empty")
+        """A header for a new session; an id is made up when left out, and has to be legal (P-5) when given."""
         return SessionHeader(
-            id=session_id if session_id is not None else uuid.uuid4().hex,
+            id=check_session_id(session_id) if session_id is not None else uuid.uuid4().hex,
             created_at=self._clock(),
             cwd=cwd,
             parent=parent,
