@@ -94,6 +94,55 @@ def test_substitutions_count_inside_double_quotes_and_not_inside_single_ones(jud
     assert judge("cat <<'EOF'\n$(rm x)\nEOF", deny=["bash(rm *)"]).decision == "allow"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        'echo "${x:=`rm y`}"',
+        "echo ${x:-`rm y`}",
+        "echo ${x/`rm`/y}",
+        "cat <<-EOF\n\t$(rm x)\n\tEOF",
+        "cat <<EOF\n`rm x`\nEOF",
+        "cat <<EOF\na $(git log) `rm x`\nEOF",
+        "test -v 'a[$(rm x)]'",
+        "[ -v 'a[$(rm x)]' ]",
+        "printf x; unset 'a[$(rm x)]'",
+        "x='a[$(rm d)]'; [[ $x -eq 1 ]]",
+        "x='a[$'; x+='(rm d)]'; (( x ))",
+        "x=$'a[\\x24(rm d)]'; echo $((x))",
+        "x=$(cat f); (( x > 1 ))",
+        "for i in 'a[$(rm x)]'; do (( i )); done",
+        "x='$(rm y)'; echo ${x@P}",
+        "echo 'a\\\n'; git lo\\\ng",
+        'echo $"$(rm x)"',
+    ],
+)
+def test_places_where_code_hides_from_the_grammar_are_never_allowed(judge, command):
+    """G-3, perm-2: backquotes, here-documents, subscripts and arithmetic that run what they hold."""
+    assert judge(command, allow=["*"]).decision == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo ${x:-y} ${#x} ${x%.py}",
+        "cat <<EOF\n$HOME \\`x\\` ${X} \\$(x)\nEOF",
+        "cat <<'EOF'\n`rm x` $(rm y)\nEOF",
+        "cat <<EOF\nplain\nEOF",
+        'echo "a \\$(x) \\`y\\`"',
+        "i=0; while (( i < 3 )); do echo $i; done",
+        "x='a b [c]'; echo $x",
+        "[[ a == b* ]] && echo y",
+        "n=3; [[ $n -eq 3 ]] && echo y",
+        "echo $((1 + 2))",
+        "test -f 'a[1]'",
+    ],
+)
+def test_harmless_forms_of_the_same_constructs_run(judge, command):
+    """G-3: the harmless twins."""
+    verdict = judge(command)
+    assert verdict.decision == "allow", verdict.reason
+
+
 SPELLINGS = [
     "env {}",
     "env A=1 {}",

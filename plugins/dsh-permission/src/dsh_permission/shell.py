@@ -28,7 +28,7 @@ _UNDERSTOOD: Final = frozenset(
     "ansi_c_string arithmetic_expansion array binary_expression brace_expression c_style_for_statement case_item "
     "case_statement command command_name command_substitution comment compound_statement concatenation "
     "declaration_command do_group elif_clause else_clause expansion file_descriptor file_redirect for_statement "
-    "function_definition heredoc_body heredoc_content heredoc_end heredoc_redirect heredoc_start "
+    "extglob_pattern function_definition heredoc_body heredoc_content heredoc_end heredoc_redirect heredoc_start "
     "herestring_redirect if_statement list negated_command number parenthesized_expression pipeline "
     "postfix_expression process_substitution program raw_string redirected_statement regex simple_expansion "
     "special_variable_name string string_content subscript subshell ternary_expression test_command test_operator "
@@ -38,6 +38,14 @@ _UNDERSTOOD: Final = frozenset(
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _GAP: Final = re.compile(r"(?:[ \t]|\\\n)+")
 _HIDDEN_CODE: Final = re.compile(r"\$\(|`|\$\{")
+_LIVE_CODE: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:`|\$[(\[{])")
+_OPAQUE: Final = frozenset(
+    {"raw_string", "ansi_c_string", "comment", "heredoc_content", "heredoc_body", "heredoc_start"}
+)
+_SUBSCRIPT_READERS: Final = frozenset(
+    {"test", "[", "unset", "let", "declare", "typeset", "local", "export", "read", "printf"}
+)
+_ARITHMETIC_TEST: Final = re.compile(r"(?:^|\s)-(?:eq|ne|lt|le|gt|ge|v|R)\s")
 
 
 @attrs.frozen
@@ -123,11 +131,16 @@ class _Reader:
         self._redirects: list[Redirect] = []
         self._assignments: list[Assignment] = []
         self._problems: list[str] = []
+        # Arithmetic evaluates the text of variables: `x='a[$(rm d)]'; [[ $x -eq 1 ]]` runs rm.
+        self._arithmetic = False
+        self._loose = False
 
     def read(self) -> Script:
         root = _parser().parse(self._source).root_node
         for node in _walk(root):
             self._visit(node)
+        if self._arithmetic and self._loose:
+            self._problems.append("arithmetic would evaluate a value that is not known")
         return Script(
             tuple(self._commands),
             tuple(self._redirects),
@@ -147,10 +160,38 @@ class _Reader:
             self._redirect(node)
         elif kind == "variable_assignment":
             self._assign(node)
-        elif kind in ("test_command", "arithmetic_expansion") or (
-            kind == "compound_statement" and _is_arithmetic(node)
-        ):
-            self._arithmetic(node)
+        elif kind == "heredoc_redirect":
+            self._heredoc(node)
+        else:
+            self._other(node)
+
+    def _other(self, node: Node) -> None:
+        kind = node.type
+        if _evaluates(node):
+            self._arithmetic = True
+            self._quoted_code(node)
+        elif kind == "for_statement":
+            self._loose = self._loose or any(_loose(value) for value in node.children_by_field_name("value"))
+        elif kind == "expansion" and node.text is not None and node.text.endswith(b"@P}"):
+            self._problems.append("a variable would be evaluated as a prompt")
+        elif node.is_named and node.child_count == 0 and kind not in _OPAQUE and _LIVE_CODE.search(_text(node)):
+            # The grammar takes some backquotes for text (`${x:-`rm y`}`); bash does not.
+            self._problems.append("a substitution cannot be read")
+
+    def _heredoc(self, node: Node) -> None:
+        start = next((child for child in node.children if child.type == "heredoc_start"), None)
+        body = next((child for child in node.children if child.type == "heredoc_body"), None)
+        if body is None or start is None or re.search(rb"['\"\\]", start.text or b""):
+            return
+        # What the grammar found in the text is judged by itself; what it overlooked must not pass.
+        text = bytearray(self._source[body.start_byte : body.end_byte])
+        for child in body.children:
+            if child.type != "heredoc_content":
+                text[child.start_byte - body.start_byte : child.end_byte - body.start_byte] = b" " * (
+                    child.end_byte - child.start_byte
+                )
+        if _LIVE_CODE.search(text.decode("utf-8", "replace")):
+            self._problems.append("a substitution in a here-document cannot be read")
 
     def _command(self, node: Node) -> None:
         words = [
@@ -160,13 +201,16 @@ class _Reader:
         ]
         if any(not _spaced(self._source, left, right) for left, right in itertools.pairwise(words)):
             self._problems.append("the words of a command cannot be told apart")
-        raw = (node.text or b"").decode("utf-8", "replace")
-        self._commands.append(Simple(tuple(_command_words([*words, *_trailing_words(node)])), raw))
+        raw = _text(node)
+        found = tuple(_command_words([*words, *_trailing_words(node)]))
+        if found and found[0].text in _SUBSCRIPT_READERS and any(_subscript(word) for word in found[1:]):
+            self._problems.append("an array subscript would be evaluated")
+        self._commands.append(Simple(found, raw))
 
     def _redirect(self, node: Node) -> None:
         targets = node.children_by_field_name("destination")
         operator = next((child.type for child in node.children if not child.is_named), "")
-        raw = (node.text or b"").decode("utf-8", "replace")
+        raw = _text(node)
         if len(targets) > 1 and not _follows_command(node):
             self._problems.append("words behind a redirection cannot be attributed")
         if not targets:
@@ -178,19 +222,16 @@ class _Reader:
 
     def _assign(self, node: Node) -> None:
         name = node.child_by_field_name("name")
-        raw = (node.text or b"").decode("utf-8", "replace")
+        raw = _text(node)
         parent = node.parent.type if node.parent is not None else ""
         exported = parent in ("command", "declaration_command")
         self._assignments.append(Assignment((name.text or b"").decode() if name else raw, raw, exported))
-        # Arithmetic evaluates the text of variables: `x='a[$(rm d)]'; [[ $x -eq 1 ]]` runs rm.
-        self._quoted_code(node)
-
-    def _arithmetic(self, node: Node) -> None:
-        self._quoted_code(node)
+        value = node.child_by_field_name("value")
+        self._loose = self._loose or (value is not None and _loose(value))
 
     def _quoted_code(self, node: Node) -> None:
         for inner in _walk(node):
-            if inner.type in ("raw_string", "ansi_c_string") and _HIDDEN_CODE.search((inner.text or b"").decode()):
+            if inner.type in ("raw_string", "ansi_c_string") and _HIDDEN_CODE.search(read_word(inner).text or "`"):
                 self._problems.append("quoted text could be evaluated as a command")
 
 
@@ -244,6 +285,25 @@ def _spaced(source: bytes, left: Node, right: Node) -> bool:
     return bool(_GAP.match(gap.decode("utf-8", "replace")))
 
 
-def _is_arithmetic(node: Node) -> bool:
-    first = node.child(0)
-    return first is not None and first.type == "(("
+def _subscript(word: Word) -> bool:
+    return word.text is not None and "[" in word.text and _HIDDEN_CODE.search(word.text) is not None
+
+
+def _evaluates(node: Node) -> bool:
+    """Whether a construct takes text for arithmetic, in which array subscripts may hold commands."""
+    if node.type == "compound_statement":
+        first = node.child(0)
+        return first is not None and first.type == "(("
+    if node.type == "test_command":
+        return _ARITHMETIC_TEST.search(_text(node)) is not None
+    return node.type in ("arithmetic_expansion", "c_style_for_statement", "subscript")
+
+
+def _loose(value: Node) -> bool:
+    """Whether a value could be more than a number or a plain word."""
+    text = read_word(value).text
+    return text is None or re.fullmatch(r"[\w./:@%+=, -]*", text) is None
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
