@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
+from dsh_tools_local import FilesPlugin, ShellConfig, ShellPlugin
 
 from dsh_core.content import text_of
 from dsh_core.tools import ToolContext, ToolDefinition, ToolResult
-from dsh_tools_local import FilesPlugin, ShellConfig, ShellPlugin
 
 
 @pytest.fixture

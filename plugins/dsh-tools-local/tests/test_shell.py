@@ -7,15 +7,17 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from dsh_tools_local import ShellConfig, ShellPlugin
 
 from dsh_core.content import text_of
 from dsh_core.errors import ToolError
-from dsh_core.tools import ToolResult
-from dsh_tools_local import ShellConfig, ShellPlugin
+
+if TYPE_CHECKING:
+    from dsh_core.tools import ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -129,8 +131,8 @@ async def test_secrets_are_not_in_the_environment(desk: Any, monkeypatch: pytest
     """§6: secrets are scrubbed, by name and by look; the harmless twins stay; named ones can be kept."""
     secret = {
         "OPENAI_API_KEY": "v1", "AWS_SECRET_ACCESS_KEY": "v2", "AWS_ACCESS_KEY_ID": "v3", "GITHUB_TOKEN": "v4",
-        "PGPASSWORD": "v5", "MYSQL_PWD": "v6", "MY_SECRET": "v7", "DB": "postgres://u:v8@h/d", "npm_config__auth_token": "v9",
-        "INNOCENT": "sk-" + "a1" * 20,
+        "PGPASSWORD": "v5", "MYSQL_PWD": "v6", "MY_SECRET": "v7", "DB": "postgres://u:v8@h/d",
+        "npm_config__auth_token": "v9", "INNOCENT": "sk-" + "a1" * 20,
     }  # fmt: skip
     harmless = {"TOKENIZERS_PARALLELISM": "w1", "SSH_AUTH_SOCK": "w2", "MONKEY": "w3", "URL": "https://h/p:w4@x"}
     for name, value in {**secret, **harmless}.items():
@@ -232,13 +234,16 @@ async def test_a_cancel_gives_the_text_so_far_and_its_own_mark(desk: Any) -> Non
     assert (result.is_error, facts(result)["interrupted"], facts(result)["timed_out"]) == (True, True, False)
 
 
-STUBBORN = "trap '' TERM HUP INT; echo $BASHPID >> pids; while :; do sleep 0.1; done"
+STUBBORN = 'trap "" TERM HUP INT; echo $BASHPID >> pids; while :; do sleep 0.1; done'
+CHILD = f"bash -c '{STUBBORN}'"
 TREES = {
     "children that ignore SIGTERM, a shell that dies at once": f"({STUBBORN}) & ({STUBBORN}) & echo $$ >> pids; wait",
-    "a child in a session of its own": f"setsid bash -c '{STUBBORN.replace(chr(39), chr(34))}' & echo $$ >> pids; ({STUBBORN}) & wait",
-    "a daemon whose parents are gone": f"(setsid bash -c '{STUBBORN.replace(chr(39), chr(34))}' &) ; echo $$ >> pids; ({STUBBORN}) & wait",
-    "stopped children": "(echo $BASHPID >> pids; kill -STOP $BASHPID) & (echo $BASHPID >> pids; exec sleep 60) & echo $$ >> pids; wait",
-    "a child with an empty environment": f"env -i bash -c '{STUBBORN.replace(chr(39), chr(34))}' & ({STUBBORN}) & echo $$ >> pids; wait",
+    "a child in a session of its own": f"setsid {CHILD} & echo $$ >> pids; ({STUBBORN}) & wait",
+    "a daemon whose parents are gone": f"(setsid {CHILD} &) ; echo $$ >> pids; ({STUBBORN}) & wait",
+    "a child with an empty environment": f"env -i {CHILD} & ({STUBBORN}) & echo $$ >> pids; wait",
+    "stopped children": (
+        "(echo $BASHPID >> pids; kill -STOP $BASHPID) & (echo $BASHPID >> pids; exec sleep 60) & echo $$ >> pids; wait"
+    ),
 }
 
 

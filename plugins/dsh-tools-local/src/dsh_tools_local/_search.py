@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -92,7 +93,7 @@ async def find_files(root: Path, pattern: str, limit: int, seconds: float) -> Fo
     Raises:
         ToolError: The search could not be run.
     """
-    wanted = _worker.glob_matcher(pattern)
+    wanted = _matcher(pattern)
     ripgrep = shutil.which("rg")
     argv = [ripgrep, *_RIPGREP, "--files", "--null", "./"] if ripgrep else _own("files", os.fspath(root))
     records = _Records(b"\x00", limit, lambda record: wanted(_relative(record)))
@@ -110,6 +111,8 @@ async def find_lines(
     Raises:
         ToolError: The expression is wrong, or the search could not be run.
     """
+    if include:
+        _matcher(include)  # a wrong one is told before the search, whatever searches
     ripgrep = shutil.which("rg")
     if ripgrep:
         argv = [ripgrep, *_RIPGREP, *_options(include, ignore_case, context), "-e", expression, "--", _target(root)]
@@ -118,9 +121,16 @@ async def find_lines(
     records = _Records(b"\n", limit, bool)
     code, timed_out, errors = await _run(argv, base_of(root), records, seconds)
     problems = errors.lines()
-    if code not in (0, 1, None) and not records.records and any("regex parse error" in line for line in problems):
-        raise ToolError(f"the pattern is not a regular expression: {' '.join(problems)}", "INVALID_PATTERN")
+    if code == 2 and not records.records and not any("os error" in line for line in problems):
+        raise ToolError(f"the pattern is not a regular expression for lines: {' '.join(problems)}", "INVALID_PATTERN")
     return Found([record.removeprefix(b"./") for record in records.records], records.full, timed_out, problems)
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    try:
+        return _worker.glob_matcher(pattern)
+    except re.error as error:
+        raise ToolError(f"{pattern!r} is not a glob: {error}", "INVALID_PATTERN") from error
 
 
 def base_of(root: Path) -> Path:

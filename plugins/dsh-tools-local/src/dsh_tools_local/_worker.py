@@ -18,6 +18,7 @@ __all__ = ["glob_matcher", "main"]
 _IGNORE_FILES: Final = (".gitignore", ".ignore")
 _PIECE: Final = 1 << 20
 _SHOWN: Final = 500
+_CHOICES: Final = 1000
 
 
 # -- patterns --------------------------------------------------------------------------------------------
@@ -30,30 +31,55 @@ def glob_matcher(pattern: str) -> Callable[[str], bool]:
     A pattern without a slash is compared with the file's name, at any depth.
     """
     pattern = pattern.removeprefix("./")
-    patterns = [re.compile(_translate(each), re.DOTALL) for each in _braces(pattern)]
+    paths = [_Segments(each) for each in _braces(pattern)]
     if "/" in pattern:
-        return lambda path: any(each.fullmatch(path) for each in patterns)
-    return lambda path: any(each.fullmatch(path.rpartition("/")[2]) for each in patterns)
+        return lambda path: any(each.matches(path) for each in paths)
+    return lambda path: any(each.matches(path.rpartition("/")[2]) for each in paths)
 
 
 def _braces(pattern: str) -> list[str]:
-    found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern)
-    if not found:
-        return [pattern]
-    expanded = [pattern[: found.start()] + each + pattern[found.end() :] for each in found[1].split(",")]
-    return [each for part in expanded for each in _braces(part)][:1000]
-
-
-def _translate(pattern: str) -> str:
-    parts = pattern.strip("/").split("/")
-    result = ""
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            result += ".*" if last else "(?:[^/]+/)*"
+    """The pattern without braces, once for each choice, up to a bound."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting and len(done) + len(waiting) < _CHOICES:
+        each = waiting.pop(0)
+        found = re.search(r"\{([^{}]*,[^{}]*)\}", each)
+        if found:
+            waiting += [each[: found.start()] + choice + each[found.end() :] for choice in found[1].split(",")]
         else:
-            result += _segment(part) + ("" if last else "/")
-    return result
+            done.append(each)
+    return done + waiting
+
+
+class _Segments:
+    """A pattern as a list of segments, None for any depth; matched without ever going back further than one star."""
+
+    def __init__(self, pattern: str) -> None:
+        self._segments: list[re.Pattern[str] | None] = []
+        for part in pattern.strip("/").split("/"):
+            self._segments.append(None if part == "**" else re.compile(_segment(part), re.DOTALL))
+        if self._segments[-1] is None:
+            self._segments.append(re.compile("[^/]+", re.DOTALL))  # what is below, not the directory itself
+
+    def matches(self, path: str) -> bool:
+        """Whether it matches the whole path."""
+        names, segments = path.split("/"), self._segments
+        at, star, resume, name = 0, -1, 0, 0
+        while name < len(names):
+            segment = segments[at] if at < len(segments) else _END
+            if segment is None:
+                star, resume, at = at, name, at + 1
+            elif segment.fullmatch(names[name]):
+                at, name = at + 1, name + 1
+            elif star >= 0:
+                resume += 1
+                at, name = star + 1, resume
+            else:
+                return False
+        return at == len(segments)
+
+
+_END: Final = re.compile(r"(?!)")
 
 
 def _segment(part: str) -> str:
@@ -91,7 +117,7 @@ class Rule(NamedTuple):
     """One line of an ignore file; `base` is its directory, relative to the top, with a slash at the end."""
 
     base: str
-    pattern: re.Pattern[str]
+    pattern: _Segments
     by_name: bool
     directories_only: bool
     negated: bool
@@ -101,7 +127,7 @@ class Rule(NamedTuple):
         if self.directories_only and not is_directory:
             return False
         subject = path.rpartition("/")[2] if self.by_name else path[len(self.base) :]
-        return self.pattern.fullmatch(subject) is not None
+        return self.pattern.matches(subject)
 
 
 def _rules(directory: str, base: str) -> list[Rule]:
@@ -126,7 +152,7 @@ def _rule(line: str, base: str) -> Rule | None:
     text = text.rstrip("/")
     by_name = "/" not in text
     try:
-        pattern = re.compile(_translate(text), re.DOTALL)
+        pattern = _Segments(text)
     except re.error:
         return None
     return Rule(base, pattern, by_name, directories_only, negated)

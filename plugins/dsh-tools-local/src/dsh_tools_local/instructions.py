@@ -22,9 +22,8 @@ from dsh_core.session.events import ContextMessageEvent
 from dsh_tools_local._paths import open_regular, show
 
 if TYPE_CHECKING:
-    from dsh_core.session.log import Session
-
     from dsh_core.agent import Agent
+    from dsh_core.session.log import Session
 
 __all__ = ["InstructionsConfig", "InstructionsPlugin", "compose", "find_instructions"]
 

@@ -26,10 +26,9 @@ from dsh_tools_local._process import Command, new_token
 from dsh_tools_local._tasks import Task, TaskTable, describe_code
 
 if TYPE_CHECKING:
-    from dsh_core.session.log import Session
-
     from dsh_core.agent import Agent
     from dsh_core.harness import Harness
+    from dsh_core.session.log import Session
 
 __all__ = ["ShellConfig", "ShellPlugin"]
 
