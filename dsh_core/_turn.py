@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from dsh_core._structured import parse_output
 from dsh_core.agent.types import TurnResult
 from dsh_core.content import Message, Tagged, ToolResultBlock, Usage, text_of
 from dsh_core.errors import HarnessError, LlmError
@@ -98,8 +99,8 @@ def open_events(session: Session, turn: int, reason: Tagged) -> Iterable[object]
     yield TurnEndEvent(turn, reason)
 
 
-def result_of(session: Session, turn: int, reason: Tagged) -> TurnResult:
-    """What `turn` came to, read from the log."""
+def result_of(session: Session, turn: int, reason: Tagged, output_type: Any = None) -> TurnResult:
+    """What `turn` came to, read from the log; `output` only where the turn completed."""
     events = turn_events(session, turn)
     usage, text = Usage(), ""
     for event in events:
@@ -110,6 +111,7 @@ def result_of(session: Session, turn: int, reason: Tagged) -> TurnResult:
                 usage = usage + data.usage
     return TurnResult(
         text=text,
+        output=parse_output(output_type, text) if output_type is not None and reason.kind == "completed" else None,
         reason=reason,
         turn=turn,
         usage=usage,

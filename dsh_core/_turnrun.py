@@ -333,7 +333,9 @@ class TurnRun:
             self._answer_open_calls()
             for data in open_events(self.session, self.turn, self.outcome.reason()):
                 self.session.append(data)
-            self.result = result_of(self.session, self.turn, self.outcome.reason())
+            self.result = result_of(
+                self.session, self.turn, self.outcome.reason(), self.agent.options.output_type
+            )
 
     def _keep_visible_prefix(self) -> None:
         """What the user saw of an answer that was cut off becomes part of the history (L-6)."""

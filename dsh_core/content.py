@@ -109,6 +109,8 @@ Content: TypeAlias = str | Block | Iterable[Block]
 
 _BLOCK_TYPES = (TextBlock, ReasoningBlock, ImageBlock, ToolCallBlock, ToolResultBlock, UnknownBlock)
 
+_BLOCK_SET = frozenset(_BLOCK_TYPES)
+
 
 def as_blocks(content: Content) -> tuple[Block, ...]:
     """
@@ -120,8 +122,12 @@ def as_blocks(content: Content) -> tuple[Block, ...]:
     Raises:
         TypeError: The value is none of these; the message names the type that was given.
     """
-    if type(content) is tuple and all(isinstance(block, _BLOCK_TYPES) for block in content):
-        return content
+    if type(content) is tuple:  # the hot path: blocks that were checked before
+        for block in content:
+            if type(block) not in _BLOCK_SET:
+                break
+        else:
+            return content
     if isinstance(content, str):
         return (TextBlock(content),) if content else ()
     if isinstance(content, _BLOCK_TYPES):
