@@ -1,5 +1,5 @@
 """
-The way to a model: the seam, the registry of adapters, and adapters for tests.
+Models: the seam an adapter implements, the chunks it gives, and the registry that finds it.
 """
 
 from __future__ import annotations
