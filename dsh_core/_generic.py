@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsh_core._around import around
-from dsh_core._dispatch import GateOutcome, checkpoint, drain, first, gate, transform
+from dsh_core._dispatch import checkpoint, drain, first, transform
+from dsh_core._gate import GateOutcome, gate
 from dsh_core._hookcheck import nearest
 from dsh_core._observe import check, observe
 

@@ -6,21 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from dsh_core._discovery import Candidate, autoload_switched_off, build, installed, name_of
+from dsh_core._assembly import BUILT_IN, BY_NAME, CONFIGURED, assemble, info_of
+from dsh_core._discovery import build, installed, name_of
 from dsh_core._failures import blame, describe
 from dsh_core._hookcheck import nearest
-from dsh_core._loading import GRACE_SECONDS, Loaded, PluginInfo, PluginState
+from dsh_core._loading import GRACE_SECONDS, Loaded, PluginInfo
 from dsh_core._ownership import current_owner
-from dsh_core._selection import Selected, select
 from dsh_core.errors import HarnessError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from dsh_core.agent.types import Agent
     from dsh_core.config import Config
@@ -31,8 +30,8 @@ __all__ = ["PluginInfo", "PluginManager"]
 
 _log: Final = logging.getLogger("dsh")
 
-# Groups of the list of H-2.
-_LISTED, _CONFIGURED, _BY_NAME, _AT_RUN_TIME, _SCOPED, _BUILT_IN = range(6)
+_LISTED, _AT_RUN_TIME, _SCOPED = 0, 3, 4
+"""Groups of the list of H-2; the others are `assemble`'s."""
 
 
 class PluginManager:
@@ -80,8 +79,12 @@ class PluginManager:
             info = PluginInfo(name=name_of(plugin), origin="plugins=")
             required = info.name in self._config.plugins.require
             loads.append(self._make(plugin, info, _LISTED, required=required, fatal=True))
-        loads += self._built(self._select({each.name: each.info.origin for each in loads}, autoload))
-        loads += self._built_in({each.name: each for each in loads})
+        found = assemble(
+            self._config, {each.name: each.info.origin for each in loads}, self._builtins, autoload=autoload
+        )
+        self._others += found.left_out
+        for built in found.built:
+            loads.append(self._make(built.plugin, built.info, built.group, required=built.required, fatal=built.fatal))
         self._warn_of_tables(loads)
         self._loaded.update({(None, each.name): each for each in loads})
         loads = self._surviving(loads, lambda load: load.declare(self._hooks))
@@ -107,62 +110,15 @@ class PluginManager:
             plugin,
             info,
             (group, self._count),
-            trusted=group not in (_CONFIGURED, _BY_NAME),
+            trusted=group not in (CONFIGURED, BY_NAME),
             required=required,
             fatal=fatal or required or self._config.plugins.strict,
             scope=scope,
         )
 
-    def _select(self, taken: dict[str, str], autoload: bool) -> list[Selected]:
-        autoload = autoload and not autoload_switched_off()
-        if not autoload and not self._config.plugins.require:
-            return []  # nothing can be wanted, so what is installed is not even looked at
-        builtins = [name for name, _ in self._builtins]
-        selection = select(self._config, installed(), taken, builtins=builtins, autoload=autoload)
-        for candidate, reason in selection.left_out:
-            self._others.append(_info(candidate, "disabled", reason))
-        for candidate, before in selection.duplicates:
-            reason = f"its name is taken: there is one from {before}"
-            _log.warning("plugin %s from %s is refused: %s", candidate.name, candidate.origin, reason)
-            self._others.append(_info(candidate, "refused", reason))
-        return selection.chosen
-
-    def _built(self, chosen: Sequence[Selected]) -> Iterator[Loaded]:
-        for each in chosen:
-            candidate, began = each.candidate, perf_counter()
-            try:
-                plugin = build(candidate, self._config)
-            except BaseException as error:  # noqa: BLE001 - handed on
-                self._cannot_build(each, error)
-                continue
-            info = attrs.evolve(_info(candidate, "loading"), load_ms=(perf_counter() - began) * 1000)
-            yield self._make(plugin, info, each.group, required=each.required)
-
-    def _cannot_build(self, selected: Selected, error: BaseException) -> None:
-        candidate = selected.candidate
-        if blame(error, candidate.name).plugin is None:
-            raise error
-        message = f"plugin {candidate.name!r} ({candidate.origin}) cannot be loaded: {describe(error)}"
-        if selected.required or self._config.plugins.strict:
-            raise PluginError(f"{message}; mend it, uninstall it, or disable it with plugins.disable",
-                              plugin=candidate.name) from error  # fmt: skip
-        _log.warning("%s", message)
-        self._others.append(_info(candidate, "failed", describe(error)))
-
-    def _built_in(self, taken: dict[str, Loaded]) -> Iterator[Loaded]:
-        for name, plugin in self._builtins:
-            info = PluginInfo(name=name, origin="built-in")
-            if name in self._config.plugins.disable:
-                self._others.append(attrs.evolve(info, state="disabled", error="disabled by plugins.disable"))
-            elif name in taken:
-                reason = f"replaced by the one from {taken[name].info.origin}"
-                self._others.append(attrs.evolve(info, state="refused", error=reason))
-            else:
-                yield self._make(plugin, info, _BUILT_IN, fatal=True)
-
     def _warn_of_tables(self, loads: Sequence[Loaded]) -> None:
         for each in loads:
-            if each.place[0] in (_LISTED, _BUILT_IN) and self._config.plugins.tables.get(each.name):
+            if each.place[0] in (_LISTED, BUILT_IN) and self._config.plugins.tables.get(each.name):
                 origin = each.info.origin
                 _log.warning("[plugins.%s] has no effect: the plugin (%s) was made without it", each.name, origin)
 
@@ -230,7 +186,7 @@ class PluginManager:
             raise PluginError(
                 f"plugin {name!r} ({candidate.origin}) cannot be loaded: {describe(error)}", plugin=name
             ) from error
-        return plugin, attrs.evolve(_info(candidate, "loading"), name=called or name)
+        return plugin, attrs.evolve(info_of(candidate, "loading"), name=called or name)
 
     async def _load(self, load: Loaded) -> None:
         key = (load.scope, load.name)
@@ -349,14 +305,3 @@ def _refuse_deadlock(load: Loaded) -> None:
             "itself; do it from a task of the harness's user",
             "WOULD_DEADLOCK",
         )
-
-
-def _info(candidate: Candidate, state: PluginState, error: str | None = None) -> PluginInfo:
-    return PluginInfo(
-        name=candidate.name,
-        distribution=candidate.distribution,
-        version=candidate.version,
-        origin=candidate.origin,
-        state=state,
-        error=error,
-    )

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from dsh_core._around import around
-from dsh_core._dispatch import GateOutcome, checkpoint, contained_checkpoint, drain, first, gate, transform
+from dsh_core._dispatch import checkpoint, contained_checkpoint, drain, first, transform
 from dsh_core._failures import describe
+from dsh_core._gate import GateOutcome, gate
 from dsh_core._generic import bind, run_generic, scope_of
 from dsh_core._hooktable import HookTable, Reporter
 from dsh_core._hooktrace import HookCall

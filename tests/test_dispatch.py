@@ -687,7 +687,9 @@ async def test_a_drain_runs_all_and_collects_what_failed() -> None:
         raise OSError("disk full")
 
     hooks, _ = hooks_of(
-        plugin("session_flush", fail), plugin("session_flush", lambda self: ran.append(1)), plugin("session_flush", fail)
+        plugin("session_flush", fail),
+        plugin("session_flush", lambda self: ran.append(1)),
+        plugin("session_flush", fail),
     )
     with pytest.raises(ExceptionGroup) as caught:
         await hooks.session_flush(session=AGENT, barrier="turn")

@@ -205,8 +205,7 @@ async def _our_outcome(hooks: Hooks, log: list[Any], hook: str) -> tuple[list[An
         if hook != "inspect":
             result = await result
     except HookError as error:
-        assert isinstance(error.__cause__, Boom)
-        return log, ("raised", error.__cause__.args)
+        return log, ("raised", error.__cause__.args if isinstance(error.__cause__, Boom) else error)
     except Boom as error:
         return log, ("raised", error.args)
     if contained:  # what a wrapper of a `first` hook raises means "no answer" to the caller
