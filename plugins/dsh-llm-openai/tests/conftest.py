@@ -6,12 +6,14 @@ whole adapter run, and only the network is missing.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import attrs
 import httpx2
 import pytest
+from dsh_llm_openai import OpenAIAdapter
 
 from dsh_core.content import GenerateRequest, Message, ReasoningBlock, TextBlock, ToolCallBlock, ToolSchema
 from dsh_core.llm.seam import (
@@ -24,7 +26,6 @@ from dsh_core.llm.seam import (
     ToolCallDelta,
     UsageChunk,
 )
-from dsh_llm_openai import OpenAIAdapter
 
 
 @pytest.fixture
@@ -57,7 +58,11 @@ def sse(*events: Any, done: bool = True, line_end: bytes = b"\n") -> bytes:
     """Events as an event stream; bytes go in as they are."""
     parts = []
     for event in events:
-        data = event if isinstance(event, bytes) else json.dumps(event, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        data = (
+            event
+            if isinstance(event, bytes)
+            else json.dumps(event, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        )
         parts.append(b"data: " + data + line_end * 2)
     if done:
         parts.append(b"data: [DONE]" + line_end * 2)
@@ -194,7 +199,9 @@ def asked(*tools: str, **members: Any) -> GenerateRequest:
 def speak(*pieces: Any, status: int = 200, headers: dict[str, str] | None = None, **options: Any) -> Provider:
     """A provider whose body consists of these pieces."""
     sent = {"content-type": "text/event-stream", **(headers or {})}
-    return Provider(lambda request: httpx2.Response(status, headers=sent, stream=Body(pieces), request=request), options)
+    return Provider(
+        lambda request: httpx2.Response(status, headers=sent, stream=Body(pieces), request=request), options
+    )
 
 
 @attrs.frozen
@@ -219,3 +226,12 @@ class Kit:
 def wire() -> Kit:
     """Builders for requests, event streams and providers."""
     return Kit()
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

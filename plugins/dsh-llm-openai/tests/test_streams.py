@@ -48,7 +48,9 @@ async def test_azure_first_chunk_has_empty_choices_and_filter_results(wire):
 async def test_openai_parallel_calls_by_index(wire):
     """llm-9: two calls opened in one delta, pieces alternating without ids."""
     heard = await wire.say(
-        wire.delta(tool_calls=[wire.call("", index=0, id="a", name="read"), wire.call("", index=1, id="b", name="grep")]),
+        wire.delta(
+            tool_calls=[wire.call("", index=0, id="a", name="read"), wire.call("", index=1, id="b", name="grep")]
+        ),
         wire.delta(tool_calls=[wire.call('{"pa', index=0)]),
         wire.delta(tool_calls=[wire.call('{"q":', index=1)]),
         wire.delta(tool_calls=[wire.call('th":1}', index=0)]),
@@ -155,7 +157,10 @@ async def test_an_id_that_comes_late_is_kept(wire):
 async def test_llama_cpp_python_whole_name_in_every_fragment(wire):
     """llm-11a: the name is set, never appended."""
     heard = await wire.say(
-        *(wire.delta(tool_calls=[wire.call(piece, index=0, id="a", name="get_weather")]) for piece in ('{"c', 'ity":', '"X"}')),
+        *(
+            wire.delta(tool_calls=[wire.call(piece, index=0, id="a", name="get_weather")])
+            for piece in ('{"c', 'ity":', '"X"}')
+        ),
         wire.delta("tool_calls"),
     ).ask(wire.asked("get_weather"))
     assert heard.calls == [("a", "get_weather", '{"city":"X"}')]
@@ -207,7 +212,11 @@ async def test_a_name_after_the_first_arguments(wire):
 )
 async def test_arguments_missing_empty_or_behind_a_placeholder(wire, pieces, expected):
     """llm-2: a call without arguments has none, and `{}` before real arguments does not spoil them."""
-    events = [wire.delta(tool_calls=[{**wire.call(index=0, id="a", name="now"), "function": {"name": "now", "arguments": pieces[0]}}])]
+    events = [
+        wire.delta(
+            tool_calls=[{**wire.call(index=0, id="a", name="now"), "function": {"name": "now", "arguments": pieces[0]}}]
+        )
+    ]
     events += [wire.delta(tool_calls=[{"index": 0, "function": {"arguments": piece}}]) for piece in pieces[1:]]
     heard = await wire.say(*events, wire.delta("tool_calls")).ask(wire.asked("now"))
     assert heard.calls == [("a", "now", expected)]
@@ -215,7 +224,9 @@ async def test_arguments_missing_empty_or_behind_a_placeholder(wire, pieces, exp
 
 async def test_arguments_as_an_object_become_its_text(wire):
     """llm-2: arguments stay text from here on."""
-    event = wire.delta("tool_calls", tool_calls=[{"index": 0, "id": "a", "function": {"name": "now", "arguments": {"é": [1]}}}])
+    event = wire.delta(
+        "tool_calls", tool_calls=[{"index": 0, "id": "a", "function": {"name": "now", "arguments": {"é": [1]}}}]
+    )
     assert (await wire.say(event).ask(wire.asked("now"))).calls == [("a", "now", '{"é":[1]}')]
 
 
@@ -265,7 +276,10 @@ async def test_the_older_function_call_shape(wire):
 async def test_reasoning_in_any_of_its_members(wire, field, value):
     """Quirk table: DeepSeek, Groq, OpenRouter, Snowflake and Ollama name it differently."""
     heard = await wire.say(
-        wire.delta(reasoning_content="", content=""), wire.delta(**{field: value}), wire.delta(content="so"), wire.delta("stop")
+        wire.delta(reasoning_content="", content=""),
+        wire.delta(**{field: value}),
+        wire.delta(content="so"),
+        wire.delta("stop"),
     ).ask()
     assert (heard.reasoning, heard.text) == ("hm", "so")
     assert [type(block).__name__ for block in heard.blocks] == ["ReasoningBlock", "TextBlock"]
@@ -291,7 +305,12 @@ async def test_mistral_content_as_a_list_of_parts(wire):
 
 async def test_deepseek_usage_on_the_finish_chunk_with_cache_hits(wire):
     """M-2: cached tokens are taken out of the input."""
-    usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}
+    usage = {
+        "prompt_tokens": 100,
+        "completion_tokens": 5,
+        "prompt_cache_hit_tokens": 64,
+        "prompt_cache_miss_tokens": 36,
+    }
     heard = await wire.say(wire.delta(content="x"), {**wire.delta("stop"), "usage": usage}, profile="deepseek").ask()
     assert heard.usage == Usage(input=36, output=5, cache_read=64)
 
@@ -346,7 +365,9 @@ async def test_snowflake_without_any_finish_reason(wire):
     heard = await wire.say(wire.delta(content="x"), profile=Profile(name="snowflake", finish_optional=True)).ask()
     assert (heard.text, heard.finish) == ("x", "stop")
     with pytest.raises(LlmError) as cut:
-        await wire.speak(wire.sse(wire.delta(content="x"), done=False), profile=Profile(name="s", finish_optional=True)).ask()
+        await wire.speak(
+            wire.sse(wire.delta(content="x"), done=False), profile=Profile(name="s", finish_optional=True)
+        ).ask()
     assert cut.value.code == "STREAM_CLOSED"
 
 
@@ -385,7 +406,9 @@ async def test_foreign_members_are_ignored(wire):
     """Quirk table: Hugging Face, Crusoe, OpenRouter and Groq add members of their own."""
     event = wire.delta(content="x", token_id=5, annotations=[{"a": 1}])
     event["choices"][0]["native_finish_reason"] = None
-    heard = await wire.say({**event, "provider": "P", "sla_metrics": {}, "prompt_token_ids": [1]}, wire.delta("stop")).ask()
+    heard = await wire.say(
+        {**event, "provider": "P", "sla_metrics": {}, "prompt_token_ids": [1]}, wire.delta("stop")
+    ).ask()
     assert heard.text == "x"
 
 
@@ -435,7 +458,10 @@ async def test_a_surrogate_pair_cut_between_two_deltas_is_joined(wire):
 async def test_text_and_reasoning_may_alternate(wire):
     """M-1: each change opens a block of its own; the order of speech is kept."""
     heard = await wire.say(
-        wire.delta(reasoning="r1"), wire.delta(content="t1"), wire.delta(reasoning="r2"), wire.delta("stop", content="t2")
+        wire.delta(reasoning="r1"),
+        wire.delta(content="t1"),
+        wire.delta(reasoning="r2"),
+        wire.delta("stop", content="t2"),
     ).ask()
     assert [block.text for block in heard.blocks] == ["r1", "t1", "r2", "t2"]
 

@@ -8,10 +8,8 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from dsh_core.content import GenerateRequest
 from dsh_core.errors import LlmError
 from dsh_core.llm.seam import LlmAdapter, StreamChunk
-
 from dsh_llm_openai.answer import Answer
 from dsh_llm_openai.body import BodyWriter
 from dsh_llm_openai.client import ClientSource
@@ -23,6 +21,8 @@ from dsh_llm_openai.watch import Silence, SilenceWatch
 if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
+
+    from dsh_core.content import GenerateRequest
 
 __all__ = ["DEFAULT_IDLE_TIMEOUT", "DEFAULT_TIMEOUT", "OpenAIAdapter"]
 
@@ -153,9 +153,7 @@ class OpenAIAdapter(LlmAdapter):
             if answer is not None:
                 await answer.aclose()
 
-    async def _open(
-        self, client: AsyncOpenAI, body: bytes, watch: SilenceWatch, *, keyless: bool
-    ) -> httpx2.Response:
+    async def _open(self, client: AsyncOpenAI, body: bytes, watch: SilenceWatch, *, keyless: bool) -> httpx2.Response:
         import httpx2
         from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncStream, Omit, OpenAIError
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_core.errors import LlmError
-from dsh_core.llm.seam import StreamChunk
-
 from dsh_llm_openai.chunks import Chunk, NotJson, decode_chunk
 from dsh_llm_openai.faults import Endpoint, stream_failure, unreadable
 from dsh_llm_openai.sse import Event, EventParser
-from dsh_llm_openai.translate import Translator
 from dsh_llm_openai.watch import Silence, SilenceWatch
 
 if TYPE_CHECKING:
     import httpx2
+
+    from dsh_core.llm.seam import StreamChunk
+    from dsh_llm_openai.translate import Translator
 
 __all__ = ["Answer"]
 
@@ -137,7 +137,7 @@ class Answer:
                 raise stream_failure(self._endpoint, text) from None
             if event.name not in (b"", b"message"):
                 return None  # a heartbeat or an extension in a form of its own
-            told = f"an event of the stream is no JSON ({error}): {text[:200]!r}"
+            told = f"an event of the stream is no JSON object ({error}): {text[:200]!r}"
             raise self._endpoint.error("MALFORMED_RESPONSE", told) from error
 
     def _refuse_failure(self, chunk: Chunk, event: Event) -> None:
@@ -185,5 +185,5 @@ class Answer:
 
         told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, httpx2.RemoteProtocolError):
-            return self._endpoint.error("STREAM_CLOSED", f"the connection was closed in the middle of the answer ({told})")
-        return self._endpoint.error("TRANSPORT", f"the connection broke in the middle of the answer ({told})")
+            return self._endpoint.error("STREAM_CLOSED", f"the connection was closed in mid-answer ({told})")
+        return self._endpoint.error("TRANSPORT", f"the connection broke in mid-answer ({told})")

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from dsh_core.content import GenerateRequest, ToolSchema
 from dsh_core.errors import LlmError
-
-from dsh_llm_openai.profiles import OutputStyle, Profile
 from dsh_llm_openai.wire import MessageWriter, encode
+
+if TYPE_CHECKING:
+    from dsh_llm_openai.profiles import OutputStyle, Profile
 
 __all__ = ["BodyWriter", "Prepared"]
 
@@ -100,9 +101,8 @@ class BodyWriter:
     def _extras(self, request: GenerateRequest) -> dict[str, Any]:
         extra = {**self._extra, **request.extra}
         if wrong := sorted(_OURS & set(extra)):
-            raise LlmError(
-                "INVALID_REQUEST", f"extra may not set {', '.join(map(repr, wrong))}: the request has its own; remove it"
-            )
+            names = ", ".join(map(repr, wrong))
+            raise LlmError("INVALID_REQUEST", f"extra may not set {names}: the request has its own; remove it")
         return extra
 
     def _output_style(self, has_tools: bool) -> OutputStyle:
@@ -160,9 +160,11 @@ def _effort(profile: Profile, effort: str) -> dict[str, Any]:
 
 def _response_format(style: OutputStyle, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if style == "json_object":
-        note = f"Answer with one JSON object, and nothing else, that matches this JSON Schema: {_encoded(schema).decode()}"
-        return {"type": "json_object"}, note
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _is_strict(schema)}}, ""
+        wanted = _encoded(schema).decode()
+        return {
+            "type": style
+        }, f"Answer with one JSON object, and nothing else, that matches this JSON Schema: {wanted}"
+    return {"type": style, style: {"name": "answer", "schema": schema, "strict": _is_strict(schema)}}, ""
 
 
 def _is_strict(schema: Any) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dsh_core.content import ToolCallBlock
 from dsh_core.llm.seam import BlockEnd, BlockStart, StreamChunk, TextDelta, ToolCallDelta
 
-from dsh_llm_openai.chunks import ToolCall
+if TYPE_CHECKING:
+    from dsh_llm_openai.chunks import ToolCall
 
 __all__ = ["CallTracker", "whole_name"]
 
@@ -95,9 +96,7 @@ class CallTracker:
         answer_tool: Name of the tool whose arguments are the answer itself; they become text.
     """
 
-    def __init__(
-        self, offered: Iterable[str], next_index: Callable[[], int], answer_tool: str | None = None
-    ) -> None:
+    def __init__(self, offered: Iterable[str], next_index: Callable[[], int], answer_tool: str | None = None) -> None:
         self._offered = frozenset(offered)
         self._next_index = next_index
         self._answer_tool = answer_tool

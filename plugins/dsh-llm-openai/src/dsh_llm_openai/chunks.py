@@ -16,7 +16,7 @@ __all__ = ["Chunk", "Choice", "Delta", "Function", "NotJson", "ToolCall", "decod
 
 
 class NotJson(ValueError):
-    """The data of an event is not JSON."""
+    """The data of an event is not JSON, or no object."""
 
 
 class Function(msgspec.Struct):
@@ -115,8 +115,12 @@ def _plain(data: bytes) -> Any:
 
 
 def _tolerant(value: Any) -> Chunk:
-    if not isinstance(value, dict):
+    if value is None:
+        return Chunk()
+    if isinstance(value, str):
         return Chunk(failure=value)
+    if not isinstance(value, dict):
+        raise NotJson(f"an object was expected, found {type(value).__name__}")
     choices = value.get("choices")
     chunk = Chunk(usage=value.get("usage"), error=value.get("error"), x_groq=value.get("x_groq"))
     if isinstance(choices, list):

@@ -11,19 +11,20 @@ import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from dsh_core.errors import LlmError
-
-from dsh_llm_openai.profiles import Profile
 from dsh_llm_openai.wordings import CODES, FILTERED, OVERFLOW, QUOTA, RATE, WRITING_LIMIT
+
+if TYPE_CHECKING:
+    from dsh_llm_openai.profiles import Profile
 
 __all__ = ["Endpoint", "classify", "retry_after", "stream_failure", "unreadable"]
 
 _SHOWN: Final = 2_000
-_DETAIL_KEYS: Final = ("error", "message", "detail", "errors", "error_message", "msg", "metadata", "raw", "failed_generation")
+_DETAIL_KEYS: Final = tuple("error message detail errors error_message msg metadata raw failed_generation".split())
 
 
 @attrs.frozen(kw_only=True)
@@ -45,9 +46,7 @@ class Endpoint:
     api_key_env: str | None = None
     secret: str | None = attrs.field(default=None, repr=False)
 
-    def error(
-        self, code: str, text: str, status: int | None = None, retry_after: float | None = None
-    ) -> LlmError:
+    def error(self, code: str, text: str, status: int | None = None, retry_after: float | None = None) -> LlmError:
         """An `LlmError` that names this endpoint and says what to do."""
         told = text.strip()[:_SHOWN]
         if self.secret and len(self.secret) > 3:

@@ -13,7 +13,6 @@ import attrs
 
 from dsh_core._markers import hookimpl
 from dsh_core.errors import ConfigError
-
 from dsh_llm_openai.adapter import DEFAULT_IDLE_TIMEOUT, DEFAULT_TIMEOUT, OpenAIAdapter
 from dsh_llm_openai.client import import_ahead
 from dsh_llm_openai.profiles import PROFILES
@@ -138,7 +137,7 @@ def _adapter(name: str, provider: ProviderConfig) -> OpenAIAdapter:
         raise ConfigError(f'{where}.http: aiohttp is not installed; run: pip install "dsh-llm-openai[aiohttp]"')
     base_url = provider.base_url or (os.environ.get(_LOCAL_URL) if name == _LOCAL else None)
     if base_url is None and PROFILES[profile].base_url is None:
-        raise ConfigError(f"{where}: needs a base_url, such as base_url = \"http://127.0.0.1:8080/v1\"")
+        raise ConfigError(f'{where}: needs a base_url, such as base_url = "http://127.0.0.1:8080/v1"')
     return OpenAIAdapter(
         base_url,
         profile=profile,

@@ -189,4 +189,5 @@ def profile_named(profile: str | Profile) -> Profile:
     try:
         return PROFILES[profile]
     except KeyError:
-        raise ValueError(f"unknown profile {profile!r}; choose one of {', '.join(PROFILES)}, or pass a Profile") from None
+        known = ", ".join(PROFILES)
+        raise ValueError(f"unknown profile {profile!r}; choose one of {known}, or pass a Profile") from None

@@ -8,16 +8,17 @@ reason, beside it, or after it, and some open a block again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dsh_core.content import Finish, Usage
 from dsh_core.errors import LlmError
 from dsh_core.llm.seam import BlockEnd, BlockStart, FinishChunk, ReasoningDelta, StreamChunk, TextDelta, UsageChunk
-
 from dsh_llm_openai.calls import CallTracker
 from dsh_llm_openai.chunks import Choice, Chunk, Delta, ToolCall, reasoning_text
-from dsh_llm_openai.profiles import Profile
 from dsh_llm_openai.usage import usage_of
+
+if TYPE_CHECKING:
+    from dsh_llm_openai.profiles import Profile
 
 __all__ = ["Translator", "finish_kind"]
 

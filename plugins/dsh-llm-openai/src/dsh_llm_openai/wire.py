@@ -12,14 +12,15 @@ import re
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from dsh_core.content import Block, ImageBlock, Message, ReasoningBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from dsh_core.tools.names import wire_name
 
-from dsh_llm_openai.profiles import Profile
+if TYPE_CHECKING:
+    from dsh_llm_openai.profiles import Profile
 
 __all__ = ["MessageWriter", "encode"]
 
@@ -143,7 +144,8 @@ class MessageWriter:
         reasoning = self._reasoning(content, bool(calls))
         if not text and not calls and not reasoning:
             return Fragment(())
-        message: dict[str, Any] = {"role": "assistant", "content": text or (self._profile.empty_content if calls else "")}
+        empty = self._profile.empty_content if calls else ""
+        message: dict[str, Any] = {"role": "assistant", "content": text or empty}
         if reasoning is not None:
             message[self._profile.reasoning_key] = reasoning
         if calls:
@@ -177,7 +179,8 @@ class MessageWriter:
         for result in results:
             images = [_image(block) for block in result.content if isinstance(block, ImageBlock)]
             if images:
-                parts.append({"type": "text", "text": f"Image in the result of tool call {self._id(result.tool_call_id)}:"})
+                note = f"Image in the result of tool call {self._id(result.tool_call_id)}:"
+                parts.append({"type": "text", "text": note})
                 parts += images
         return encode({"role": "user", "content": parts}) if parts else None
 

@@ -24,8 +24,9 @@ CODES: Final = {
         "tokens_usage_based requests_per_minute throttling throttling.ratequota throttling.allocationquota".split()
     ),
     "AUTH": frozenset(
-        "invalid_api_key invalidapikey authentication_error authentication_fails invalid_authentication_error unauthorized "
-        "permission_denied permission_error permission_denied_error account_deactivated access_denied".split()
+        "invalid_api_key invalidapikey authentication_error authentication_fails invalid_authentication_error "
+        "unauthorized permission_denied permission_error permission_denied_error "
+        "account_deactivated access_denied".split()
     ),
     "CONTENT_FILTER": frozenset(
         "content_filter content_filter_error content_policy_violation data_inspection_failed datainspectionfailed "
@@ -33,8 +34,8 @@ CODES: Final = {
     ),
     "MALFORMED_RESPONSE": frozenset("tool_use_failed json_validate_failed".split()),
     "SERVER": frozenset(
-        "server_error internal_server_error internal_error api_error overloaded_error overloaded engine_overloaded_error "
-        "service_unavailable unavailable bad_gateway internalerror".split()
+        "server_error internal_server_error internal_error api_error overloaded_error overloaded "
+        "engine_overloaded_error service_unavailable unavailable bad_gateway internalerror".split()
     ),
     "TIMEOUT": frozenset("timeout request_timeout gateway_timeout timeout_error".split()),
     "INVALID_REQUEST": frozenset(
@@ -66,15 +67,17 @@ WRITING_LIMIT: Final = re.compile(
 """The bound on tokens to write is wrong, which shortening the conversation does not mend."""
 
 RATE: Final = re.compile(
-    r"rate.?limit|too many requests|per[ _-](second|minute|hour)|\b[rt]p[ms]\b|(request|token)s? rate|slow down|concurren",
+    r"rate.?limit|too many requests|per[ _-](second|minute|hour)|\b[rt]p[ms]\b|(request|token)s? rate"
+    r"|slow down|concurren",
     re.IGNORECASE,
 )
 """Asking later helps."""
 
 QUOTA: Final = re.compile(
     r"exceeded your current quota|credit balance is too low|payment required|requires more credits|in arrears|past due"
-    r"|(quota|billing|credits?|balance|funds|spend\w*)\b.{0,40}\b(exhaust|exceed|reach|insufficient|deplet|too low|hard limit|run out)"
-    r"|(exhausted|exceeded|insufficient|out of|not enough|no remaining|ran out of)\b.{0,40}\b(quota|credits?|balance|funds)",
+    r"|(quota|billing|credits?|balance|funds|spend\w*)\b.{0,40}"
+    r"\b(exhaust|exceed|reach|insufficient|deplet|too low|hard limit|run out)"
+    r"|(exhausted|exceeded|insufficient|out of|not enough|no remaining)\b.{0,40}\b(quota|credits?|balance|funds)",
     re.IGNORECASE | re.DOTALL,
 )
 """Asking later does not help; paying does."""
