@@ -16,6 +16,14 @@ from typing import TYPE_CHECKING, Final
 from dsh_core._markers import hookimpl
 from dsh_core.errors import SessionExists
 from dsh_core.session.codec import release_bytes
+from dsh_core.session.events import (
+    ApprovalAskedEvent,
+    ApprovalDecidedEvent,
+    InboxDroppedEvent,
+    InboxQueuedEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 
 if TYPE_CHECKING:
     from dsh_core.persistence import SessionPersistence
@@ -29,8 +37,8 @@ WRITE_DELAY: Final = 0.05
 RETRY_DELAY: Final = 1.0
 """Seconds between attempts of the background writer while the store fails."""
 
-_URGENT: Final = frozenset(
-    {"inbox/queued", "inbox/dropped", "tool/call", "tool/result", "approval/asked", "approval/decided"}
+_URGENT: Final[frozenset[type]] = frozenset(
+    {InboxQueuedEvent, InboxDroppedEvent, ToolCallEvent, ToolResultEvent, ApprovalAskedEvent, ApprovalDecidedEvent}
 )
 
 
@@ -102,7 +110,7 @@ class PersistenceCoordinator:
             return
         live.buffer.append(event)
         if live.attached:
-            if event.type in _URGENT:
+            if type(event.data) in _URGENT:
                 self._mark(live, urgent=True)
             elif session.id not in self._dirty:
                 self._mark(live, urgent=False)

@@ -9,30 +9,35 @@ bytes. The rest, in which a mistake loses data, is here and final: ids, ownershi
 from __future__ import annotations
 
 import asyncio
-import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import attrs
 
 from dsh_core._coordinator import PersistenceCoordinator
 from dsh_core._header import decode_header, encode_header
+from dsh_core._judging import (
+    checked_metadata,
+    closing_events,
+    corrupt,
+    failing,
+    not_found,
+    out_of_sequence,
+    refuse_newer,
+    refuse_unknown,
+    same_event,
+    storage_error,
+)
+from dsh_core._rawstore import RawStore
 from dsh_core._stored import Damage, RawLog, SessionSummary, StoredSession, decode_log
 from dsh_core.errors import (
-    SequenceError,
-    SessionCorrupt,
     SessionExists,
     SessionLocked,
     SessionNotFound,
     StorageError,
-    UnsupportedFormat,
 )
-from dsh_core.session import SessionEvent, SessionHeader, encode_event, interrupted_turn_closers
-from dsh_core.session._json import freeze_json
-from dsh_core.session.events import UnknownEvent
-from dsh_core.session.header import FORMAT
+from dsh_core.session import SessionEvent, SessionHeader, encode_event
 from dsh_core.session.ids import check_session_id
 
 __all__ = [
@@ -66,7 +71,7 @@ class _Slot:
         self.release, self.header, self.next_seq, self.stored = release, header, next_seq, stored
 
 
-class SessionPersistence(ABC):
+class SessionPersistence(RawStore):
     """
     Base class of stores of sessions.
 
@@ -93,98 +98,6 @@ class SessionPersistence(ABC):
     def __init__(self) -> None:
         self._slots: dict[str, _Slot] = {}
 
-    # -- the raw part, for backends ----------------------------------------------------------------------
-
-    @abstractmethod
-    async def _write(self, header: SessionHeader, records: Sequence[bytes], *, first: bool) -> None:
-        """
-        Append records, all or nothing; a failure leaves the store as it was.
-
-        Args:
-            header: The session's header, passed on every call.
-            records: One complete JSON object each, without line end. Copy what you keep.
-            first: The session is new: store the header too, exclusively.
-
-        Raises:
-            SessionExists: `first`, and the id is stored.
-            SessionNotFound: Not `first`, and the id is not stored.
-            OSError: The base class makes a `StorageError` of it.
-        """
-
-    @abstractmethod
-    async def _read(self, session_id: str) -> RawLog:
-        """
-        Read the records that are physically whole, up to the first bad byte; needs no lock.
-
-        Blank or NUL-only lines and a record that repeats its predecessor byte for byte are skipped with a
-        warning on logger `dsh`.
-
-        Raises:
-            SessionNotFound: No such session.
-            SessionCorrupt: The header is unreadable.
-        """
-
-    @abstractmethod
-    async def _cut(self, session_id: str, damage: Damage) -> None:
-        """Remove a torn tail durably, under the lock, keeping the removed bytes beside the log."""
-
-    @abstractmethod
-    async def _lock(self, session_id: str) -> Callable[[], None]:
-        """
-        Take the session, which need not exist, exclusively across processes and instances.
-
-        Returns:
-            A plain function that gives it back; it may be called twice. The death of the process, forked
-            children notwithstanding, gives it back too.
-
-        Raises:
-            SessionLocked: Somebody has it; the message names process and host.
-        """
-
-    @abstractmethod
-    async def _delete(self, session_id: str) -> None:
-        """Remove the session and what lies beside it durably, under the lock."""
-
-    @abstractmethod
-    async def _update(self, header: SessionHeader) -> None:
-        """Replace the stored header durably and atomically, under the lock."""
-
-    async def _exists(self, session_id: str) -> bool:
-        """Whether anything is stored under this id; override it if there is a cheaper way than reading."""
-        try:
-            await self._read(session_id)
-        except SessionNotFound:
-            return False
-        except SessionCorrupt:
-            return True
-        return True
-
-    @abstractmethod
-    def list(self) -> AsyncIterator[SessionSummary]:
-        """All sessions, reading the header and the last complete record of each, no more."""
-
-    @abstractmethod
-    async def sync(self, session_id: str) -> None:
-        """
-        Make what was appended durable; nothing to do for a session without events.
-
-        Raises:
-            ValueError: The id is illegal; ask `check_session_id`.
-            OSError: The disk failed; a `StorageError` is as good.
-        """
-
-    async def repair(self, session_id: str) -> int:
-        """
-        Save every readable record of a corrupt log, keeping a backup.
-
-        Returns:
-            How many events the session has now.
-
-        Raises:
-            StorageError: This backend cannot repair.
-        """
-        raise StorageError(f"{type(self).__name__} cannot repair session {session_id!r}; export what `inspect` shows")
-
     async def aclose(self) -> None:
         """Give back every session. Overrides call `super().aclose()`."""
         for session_id in [*self._slots]:
@@ -207,7 +120,7 @@ class SessionPersistence(ABC):
                 raise SessionExists(f"session {session_id!r} is open in this store; choose another id")
             release = await self._locked(session_id)
             try:
-                with _failing(f"look for session {session_id!r}"):
+                with failing(f"look for session {session_id!r}"):
                     if await self._exists(session_id):
                         raise SessionExists(f"session {session_id!r} is stored already; load it or choose another id")
             except BaseException:
@@ -260,11 +173,11 @@ class SessionPersistence(ABC):
         """
         async with self._entered(session_id) as slot:
             stored = await self._take(session_id, slot)
-            closers = _closing_events(stored.events)
+            closers = closing_events(stored.events)
             if closers:
                 await self._store(session_id, slot, closers)
             if closers or stored.damage is not None:
-                with _failing(f"make the recovery of session {session_id!r} durable"):
+                with failing(f"make the recovery of session {session_id!r} durable"):
                     await self.sync(session_id)
             return attrs.evolve(stored, events=(*stored.events, *closers)) if closers else stored
 
@@ -278,7 +191,7 @@ class SessionPersistence(ABC):
             SessionCorrupt: The header is unreadable.
         """
         check_session_id(session_id)
-        with _failing(f"read session {session_id!r}"):
+        with failing(f"read session {session_id!r}"):
             raw = await self._read(session_id)
         events, damage = decode_log(raw)
         return StoredSession(raw.header, events, damage)
@@ -292,7 +205,7 @@ class SessionPersistence(ABC):
     async def has(self, session_id: str) -> bool:
         """Whether the session is stored, readable or not."""
         check_session_id(session_id)
-        with _failing(f"look for session {session_id!r}"):
+        with failing(f"look for session {session_id!r}"):
             return await self._exists(session_id)
 
     async def delete(self, session_id: str) -> None:
@@ -309,9 +222,9 @@ class SessionPersistence(ABC):
                 raise SessionLocked(f"session {session_id!r} is open for writing here; release it before deleting it")
             release = await self._locked(session_id)
             try:
-                with _failing(f"delete session {session_id!r}"):
+                with failing(f"delete session {session_id!r}"):
                     if not await self._exists(session_id):
-                        raise _not_found(session_id)
+                        raise not_found(session_id)
                     await self._delete(session_id)
             finally:
                 release()
@@ -327,20 +240,20 @@ class SessionPersistence(ABC):
             SessionLocked: Somebody else owns it.
         """
         check_session_id(session_id)
-        frozen = _checked_metadata(session_id, metadata)
+        frozen = checked_metadata(session_id, metadata)
         async with self._entered(session_id) as slot:
             if slot.release is not None and slot.header is not None:
                 header = attrs.evolve(slot.header, metadata=frozen)
                 if slot.stored:
-                    with _failing(f"update session {session_id!r}"):
+                    with failing(f"update session {session_id!r}"):
                         await self._update(header)
                 slot.header = header
                 return
             release = await self._locked(session_id)
             try:
-                with _failing(f"update session {session_id!r}"):
+                with failing(f"update session {session_id!r}"):
                     header = (await self._read(session_id)).header
-                    _refuse_newer(header)
+                    refuse_newer(header)
                     await self._update(attrs.evolve(header, metadata=frozen))
             finally:
                 release()
@@ -377,19 +290,19 @@ class SessionPersistence(ABC):
                 raise
             slot.next_seq, stored = 0, ()
         known = stored[events[0].seq :] if retried else ()
-        same = len(known) <= len(events) and all(map(_same_event, known, events))
+        same = len(known) <= len(events) and all(map(same_event, known, events))
         return events[len(known) :] if same else events
 
     async def _recovered(self, session_id: str, slot: _Slot) -> StoredSession:
-        with _failing(f"read session {session_id!r}"):
+        with failing(f"read session {session_id!r}"):
             raw = await self._read(session_id)
-        _refuse_newer(raw.header)
+        refuse_newer(raw.header)
         events, damage = decode_log(raw)
-        _refuse_unknown(session_id, events)
+        refuse_unknown(session_id, events)
         if damage is not None:
             if damage.records_after:
-                raise _corrupt(session_id, damage)
-            with _failing(f"cut the torn tail of session {session_id!r}"):
+                raise corrupt(session_id, damage)
+            with failing(f"cut the torn tail of session {session_id!r}"):
                 await self._cut(session_id, damage)
         return StoredSession(raw.header, events, damage)
 
@@ -401,7 +314,7 @@ class SessionPersistence(ABC):
             return
         for event in events:
             if event.seq != expected:
-                raise _out_of_sequence(session_id, slot.next_seq, events, event.seq, expected)
+                raise out_of_sequence(session_id, slot.next_seq, events, event.seq, expected)
             expected += 1
         records = [encode_event(event) for event in events]
         try:
@@ -409,7 +322,7 @@ class SessionPersistence(ABC):
         except StorageError:
             raise
         except OSError as error:
-            raise _storage_error(f"write session {session_id!r}", error) from error
+            raise storage_error(f"write session {session_id!r}", error) from error
         except asyncio.CancelledError:
             slot.next_seq = None  # nobody knows whether it was written: read before the next write
             raise
@@ -440,81 +353,5 @@ class SessionPersistence(ABC):
             self._leave(session_id, slot)
 
     async def _locked(self, session_id: str) -> Callable[[], None]:
-        with _failing(f"lock session {session_id!r}"):
+        with failing(f"lock session {session_id!r}"):
             return await self._lock(session_id)
-
-
-def _same_event(one: SessionEvent, other: SessionEvent) -> bool:
-    return encode_event(one) == encode_event(other)
-
-
-def _checked_metadata(session_id: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    frozen: Mapping[str, Any] = freeze_json(dict(metadata), where=f"metadata of session {session_id!r}")
-    return frozen
-
-
-def _refuse_newer(header: SessionHeader) -> None:
-    if header.format > FORMAT:
-        raise UnsupportedFormat(
-            f"session {header.id!r} was written by a newer version (format {header.format}, this one knows {FORMAT}); "
-            "upgrade dsh-core to resume it; `dsh sessions show` and `export` work"
-        )
-
-
-def _is_foreign(event: SessionEvent) -> bool:
-    """Whether this version must not go on from a log with this event, because it cannot know what it means."""
-    return isinstance(event.data, UnknownEvent) and not event.ignorable
-
-
-def _refuse_unknown(session_id: str, events: Sequence[SessionEvent]) -> None:
-    names = sorted({event.type for event in events if _is_foreign(event)})
-    if names:
-        raise UnsupportedFormat(
-            f"session {session_id!r} was written by a newer version or with a plugin that is missing here: unknown "
-            f"event type(s) {', '.join(names)}; upgrade dsh-core or install the plugin to resume it"
-        )
-
-
-def _closing_events(events: Sequence[SessionEvent]) -> Sequence[SessionEvent]:
-    """What closes the turn that a crash left open, as events (P-3)."""
-    closers = interrupted_turn_closers(events)
-    if not closers:
-        return ()
-    now = max(events[-1].time, time.time_ns() // 1_000_000)
-    return [SessionEvent(len(events) + index, now, data) for index, data in enumerate(closers)]
-
-
-@contextmanager
-def _failing(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise _storage_error(doing, error) from error
-
-
-def _storage_error(doing: str, error: OSError) -> StorageError:
-    return StorageError(f"cannot {doing}: {error}; nothing was changed, mend the cause and try again")
-
-
-def _not_found(session_id: str) -> SessionNotFound:
-    return SessionNotFound(f"no session {session_id!r} in the store; `dsh sessions list` shows what there is")
-
-
-def _corrupt(session_id: str, damage: Damage) -> SessionCorrupt:
-    return SessionCorrupt(
-        f"session {session_id!r} is corrupt at {damage.position}: {damage.reason}; {damage.records_after} readable "
-        f"record(s) follow. `dsh sessions repair {session_id}` keeps a backup and saves every readable record"
-    )
-
-
-def _out_of_sequence(
-    session_id: str, stored: int | None, events: Sequence[SessionEvent], seq: int, expected: int
-) -> SequenceError:
-    if expected == stored:
-        return SequenceError(
-            f"session {session_id!r}: the batch begins with seq {seq}, but the stored log goes on at {stored}; "
-            "append every event once, in order"
-        )
-    return SequenceError(f"session {session_id!r}: seq {seq} follows {expected - 1} in a batch of {len(events)}")

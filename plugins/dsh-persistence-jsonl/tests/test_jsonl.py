@@ -23,7 +23,8 @@ from dsh_core.errors import (
     StorageError,
     UnsupportedFormat,
 )
-from dsh_core.session import SessionEvent, SessionHeader, encode_event
+from dsh_core.persistence import decode_header
+from dsh_core.session import SessionEvent, SessionHeader, decode_event, encode_event
 from dsh_core.session.events import StepEndEvent, StepStartEvent, ToolCallEvent, TurnEndEvent, TurnStartEvent
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +72,19 @@ async def test_a_log_is_a_header_line_and_one_sealed_line_per_event(root):
     header = json.loads(lines[0])
     assert (header["format"], header["id"], header["created_at"]) == (1, "s", 1)
     assert [json.loads(line)["seq"] for line in lines[1:]] == [0, 1, 2, 3, 4]
+
+
+def test_the_example_in_the_documentation_is_a_log():
+    """§2: the format is documented by lines that a reader accepts."""
+    page = Path(__file__).parents[3] / "docs" / "log-format.md"
+    if not page.exists():
+        pytest.skip("the documentation is not part of this distribution")
+    example = page.read_bytes().partition(b"```json\n")[2].partition(b"```")[0]
+    found = parse(example)
+    assert found.bad is None
+    header = decode_header(found.records[0])
+    assert header.id == "trip"
+    assert [encode_event(decode_event(record)) for record in found.records[1:]] == found.records[1:]
 
 
 async def test_the_bytes_of_an_event_are_those_made_at_append(root):

@@ -48,7 +48,7 @@ class Parsed(NamedTuple):
 def seal(record: bytes) -> bytes:
     """The line of a record, with its line end."""
     body = record[:-1]
-    return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+    return body + b',"crc":"%08x"}\n' % crc32(body)
 
 
 def opened(line: bytes) -> bytes | None:
