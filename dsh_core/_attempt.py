@@ -97,11 +97,14 @@ def _retry_event(turn: int, step: int, attempt: int, delay: float, error: LlmErr
 async def _prepare(
     run: TurnRun, step: int, attempt: int, system: str | None, tools: tuple[ToolSchema, ...]
 ) -> GenerateRequest:
-    request = await _decided(run, _base_request(run, step, attempt, system, tools))
-    _refuse_secrets(request.extra, "extra")
-    provider, model = run.harness.llm.resolve(_address(request))
-    if (provider, model) != (request.provider, request.model):
-        request = attrs.evolve(request, provider=provider, model=model)
+    base = _base_request(run, step, attempt, system, tools)
+    request = await _decided(run, base)
+    if request is not base or not request.provider:
+        provider, model = run.harness.llm.resolve(_address(request))
+        if (provider, model) != (request.provider, request.model):
+            request = attrs.evolve(request, provider=provider, model=model)
+    if request.extra:
+        _refuse_secrets(request.extra, "extra")
     run.check()
     _log_header(run, request)
     await flush(run, "request")
@@ -113,8 +116,10 @@ def _base_request(
     run: TurnRun, step: int, attempt: int, system: str | None, tools: tuple[ToolSchema, ...]
 ) -> GenerateRequest:
     options = run.agent.options
+    provider, model = _preferred(run)
     return GenerateRequest(
-        model=run.agent.model or "",
+        model=model,
+        provider=provider,
         messages=run.messages,
         system=system or None,
         tools=tools,
@@ -128,6 +133,15 @@ def _base_request(
         step=step,
         attempt=attempt,
     )
+
+
+def _preferred(run: TurnRun) -> tuple[str, str]:
+    """Provider and model of the agent where they can be told already; a plugin may still choose others (M-5)."""
+    address = run.agent.model or ""
+    try:
+        return run.harness.llm.resolve(address)
+    except LlmError:
+        return "", address
 
 
 async def _decided(run: TurnRun, base: GenerateRequest) -> GenerateRequest:

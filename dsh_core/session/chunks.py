@@ -109,6 +109,9 @@ StreamChunk: TypeAlias = (
     BlockStart | TextDelta | ReasoningDelta | ToolCallDelta | BlockEnd | UsageChunk | FinishChunk
 )
 
+_USAGE: Final = tuple(attrs.fields_dict(Usage))
+_FINISH: Final = tuple(attrs.fields_dict(Finish))
+
 MAX_ENTRIES: Final = 64
 MAX_BYTES: Final = 4096
 MAX_AGE_MS: Final = 100
@@ -206,11 +209,9 @@ class ChunkPacker:
         if isinstance(chunk, BlockEnd):
             return self._end_entry(chunk, dt)
         if isinstance(chunk, UsageChunk):
-            usage = {name: count for name, count in attrs.asdict(chunk.usage).items() if count}
-            return ["usage", 0, dt, usage]
+            return ["usage", 0, dt, {name: count for name in _USAGE if (count := getattr(chunk.usage, name))}]
         if isinstance(chunk, FinishChunk):
-            finish = {name: value for name, value in attrs.asdict(chunk.finish).items() if value is not None}
-            return ["finish", 0, dt, finish]
+            return ["finish", 0, dt, {name: text for name in _FINISH if (text := getattr(chunk.finish, name)) is not None}]
         raise TypeError(f"an adapter produced {type(chunk).__name__}, which is no chunk; see dsh_core.llm")
 
     def _call_entry(self, chunk: ToolCallDelta, dt: int) -> list[Any]:

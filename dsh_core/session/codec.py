@@ -18,7 +18,7 @@ from dsh_core.session._json import scrub
 from dsh_core.session._registry import EventType, event_type_named, event_type_of
 from dsh_core.session.events import AssistantChunkEvent, UnknownEvent
 
-__all__ = ["Replace", "SessionEvent", "decode_event", "encode_event", "prepare_data", "release_bytes"]
+__all__ = ["Replace", "SessionEvent", "decode_event", "encode_event", "prepare_data", "prepare_pack", "release_bytes"]
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -170,6 +170,19 @@ def prepare_data(data: Any) -> tuple[Any, bytes]:
     return (_snapshot(data, cls, wire) if _free_fields(cls) or not cls.__module__.startswith("dsh_core.") else data), encoded
 
 
+def prepare_pack(data: AssistantChunkEvent) -> tuple[AssistantChunkEvent, bytes]:
+    """The same for a pack that the packer made: its entries are lists of checked values nobody else holds."""
+    wire: dict[str, Any] = {"turn": data.turn, "step": data.step}
+    if data.attempt != 1:
+        wire["attempt"] = data.attempt
+    wire["chunks"] = data.chunks
+    try:
+        return data, _encode(wire)
+    except (UnicodeEncodeError, ValueError):
+        wire = _scrubbed(wire)
+        return _from_wire(AssistantChunkEvent, wire), _encode(wire)
+
+
 def _to_wire(data: Any, cls: type) -> dict[str, Any]:
     try:
         return _writer(cls)(data)
@@ -220,8 +233,6 @@ def _snapshot(data: Any, cls: type, wire: dict[str, Any]) -> Any:
     """The data that go into the log: what could still be changed from outside is a frozen copy."""
     if not cls.__module__.startswith("dsh_core."):
         return _from_wire(cls, wire)  # a plugin's class may be mutable as a whole
-    if cls is AssistantChunkEvent:
-        return data  # made by the packer, out of values nobody else holds
     changes = {field.name: field.from_wire(wire[field.name]) for field in _free_fields(cls) if field.name in wire}
     return attrs.evolve(data, **changes) if changes else data
 

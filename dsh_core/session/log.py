@@ -19,7 +19,7 @@ from dsh_core.content import ToolCallBlock
 from dsh_core.errors import HarnessError, InvariantViolation, NotSerializable, SequenceError
 from dsh_core.session._registry import event_type_of
 from dsh_core.session.chunks import MAX_AGE_MS, ChunkPacker, StreamChunk
-from dsh_core.session.codec import Replace, SessionEvent, encode_record, prepare_data, release_bytes
+from dsh_core.session.codec import Replace, SessionEvent, encode_record, prepare_data, prepare_pack, release_bytes
 from dsh_core.session.events import (
     AssistantMessageEvent,
     StepEndEvent,
@@ -363,7 +363,7 @@ class Session:
         started = packer.started
         data = packer.take()
         if data is not None:
-            snapshot, encoded = prepare_data(data)
+            snapshot, encoded = prepare_pack(data)
             self._push(snapshot, encoded, None, (), started)
 
     def _start_timer(self, milliseconds: int) -> None:
