@@ -7,10 +7,10 @@ import json
 
 import httpx2
 import pytest
-
-from dsh_core.errors import LlmError
 from dsh_llm_openai import OpenAIAdapter
 from dsh_llm_openai.faults import retry_after
+
+from dsh_core.errors import LlmError
 
 pytestmark = pytest.mark.anyio
 
@@ -124,7 +124,9 @@ async def test_the_key_never_gets_into_a_message(wire):
 
 async def test_a_web_page_in_place_of_a_stream_names_the_base_url(wire):
     """M-3: the usual mistake is a base_url that is a page."""
-    provider = wire.speak(b"<!DOCTYPE html><title>Hello</title>", headers={"content-type": "text/html"}, base_url="http://x.test")
+    provider = wire.speak(
+        b"<!DOCTYPE html><title>Hello</title>", headers={"content-type": "text/html"}, base_url="http://x.test"
+    )
     with pytest.raises(LlmError, match=r"web page.*Hello.*http://x.test.*/v1 may be missing") as caught:
         await provider.ask()
     assert caught.value.code == "MALFORMED_RESPONSE"

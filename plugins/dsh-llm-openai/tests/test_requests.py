@@ -8,6 +8,9 @@ import logging
 
 import attrs
 import pytest
+from dsh_llm_openai import PROFILES, Profile
+from dsh_llm_openai.body import BodyWriter
+from dsh_llm_openai.wire import MessageWriter, encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,9 +27,6 @@ from dsh_core.content import (
 )
 from dsh_core.errors import LlmError
 from dsh_core.tools.names import wire_name
-from dsh_llm_openai import PROFILES, Profile
-from dsh_llm_openai.body import BodyWriter
-from dsh_llm_openai.wire import MessageWriter, encode
 
 pytestmark = pytest.mark.anyio
 
@@ -100,7 +100,10 @@ def test_images_of_results_follow_behind_the_whole_batch():
     """§7: results of one batch stand together, then one user message for each that had images."""
     image = ImageBlock("image/png", "QUJD")
     sent = _messages(
-        Message("assistant", (_call("a"), _call("b"))), _result("a", image), _result("b", TextBlock("x")), Message("user", "go on")
+        Message("assistant", (_call("a"), _call("b"))),
+        _result("a", image),
+        _result("b", TextBlock("x")),
+        Message("user", "go on"),
     )
     assert [message["role"] for message in sent] == ["assistant", "tool", "tool", "user", "user"]
     assert "next message" in sent[1]["content"]
@@ -155,7 +158,9 @@ def test_other_profiles_get_no_reasoning_or_under_another_name():
 
 def test_an_assistant_message_with_nothing_to_send_is_left_out():
     """§7: reasoning alone, where reasoning does not go back."""
-    assert _messages(Message("assistant", (ReasoningBlock("hm"),)), Message("user", "?")) == [{"role": "user", "content": "?"}]
+    assert _messages(Message("assistant", (ReasoningBlock("hm"),)), Message("user", "?")) == [
+        {"role": "user", "content": "?"}
+    ]
 
 
 def test_unknown_blocks_are_left_out():
@@ -219,7 +224,15 @@ def test_a_body_for_openai_and_for_others():
     assert _body("deepseek", reasoning_effort="none")["thinking"] == {"type": "disabled"}
     assert _body("openrouter", **members)["reasoning"] == {"effort": "low"}
     assert _body("alibaba", **members)["enable_thinking"] is True
-    assert set(_body("mistral", **members)) == {"model", "messages", "stream", "tools", "max_tokens", "temperature", "stop"}
+    assert set(_body("mistral", **members)) == {
+        "model",
+        "messages",
+        "stream",
+        "tools",
+        "max_tokens",
+        "temperature",
+        "stop",
+    }
     assert set(_body()) == {"model", "messages", "stream", "stream_options"}
 
 

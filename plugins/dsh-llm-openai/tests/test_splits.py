@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from dsh_llm_openai.chunks import decode_chunk
 from dsh_llm_openai.profiles import PROFILES
 from dsh_llm_openai.sse import Event, EventParser
 from dsh_llm_openai.translate import Translator
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytestmark = pytest.mark.anyio
 
@@ -64,11 +63,11 @@ def test_every_single_cut_and_every_byte_alone(line_end, mark):
 @given(st.data())
 def test_random_cuts(data):
     """llm-13: random cuts of random texts, mixed line ends included."""
-    texts = data.draw(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=5))
-    ends = data.draw(st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=2 * len(texts), max_size=2 * len(texts)))
-    body = b"".join(
-        b"data: " + text.encode() + ends[2 * i] + ends[2 * i + 1] for i, text in enumerate(texts)
+    texts = data.draw(
+        st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=5)
     )
+    ends = data.draw(st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=2 * len(texts), max_size=2 * len(texts)))
+    body = b"".join(b"data: " + text.encode() + ends[2 * i] + ends[2 * i + 1] for i, text in enumerate(texts))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(body)), max_size=12)))
     pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     assert [event.data for event in _parsed(pieces)] == [text.encode() for text in texts]

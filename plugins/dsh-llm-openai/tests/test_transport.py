@@ -8,10 +8,10 @@ import gc
 
 import attrs
 import pytest
+from dsh_llm_openai import OpenAIAdapter
 
 from dsh_core.errors import LlmError
 from dsh_core.llm.seam import FinishChunk, TextDelta
-from dsh_llm_openai import OpenAIAdapter
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,9 @@ async def test_the_head_is_waited_for_no_longer_than_timeout(serve, wire):
         assert caught.value.code == "TIMEOUT"
 
 
-@pytest.mark.parametrize("heartbeat", [b": ping\n\n", b"event: ping\ndata: {}\n\n", b'data: {"choices": []}\n\n', b"\n"])
+@pytest.mark.parametrize(
+    "heartbeat", [b": ping\n\n", b"event: ping\ndata: {}\n\n", b'data: {"choices": []}\n\n', b"\n"]
+)
 async def test_heartbeats_do_not_count(serve, wire, heartbeat):
     """llm-6: one delta, then only comments, pings or empty chunks."""
     beats = [step for _ in range(100) for step in (_piece(heartbeat), 0.05)]

@@ -1,0 +1,3 @@
+"""Fixtures that the tests of every distribution share."""
+
+pytest_plugins = ["realmodel.fixture"]

@@ -1,0 +1,1 @@
+"""A real model behind a real server, for tests."""
