@@ -1,5 +1,5 @@
 """
-The template language of the system prompt: text with `{{variable}}` in it, and nothing else.
+The templates of the system prompt: `{{name}}` and nothing else, strictly (section 6 of the semantics).
 """
 
 from __future__ import annotations
@@ -9,86 +9,70 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-import attrs
+from dsh_core.errors import HarnessError
 
-__all__ = ["Template", "TemplateError", "compile_template"]
+__all__ = ["VARIABLE", "render_template"]
 
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_SHOWN: Final = 40
-
-
-class TemplateError(ValueError):
-    """A template is malformed, or a variable of it has no value."""
+VARIABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
-@attrs.frozen
-class Template:
+@lru_cache(maxsize=256)
+def _parts(text: str) -> tuple[tuple[str, str], ...]:
+    """The pieces of a template: ("text", …), ("variable", name) or ("malformed", group)."""
+    pieces: list[tuple[str, str]] = []
+    position = 0
+    while (start := text.find("{{", position)) >= 0:
+        pieces.append(("text", text[position:start]))
+        if text.startswith("{{{{", start):
+            pieces.append(("text", "{{"))
+            position = start + 4
+            continue
+        end = text.find("}}", start + 2)
+        if end < 0:
+            pieces.append(("text", text[start:]))
+            return tuple(pieces)
+        inner = text[start + 2 : end]
+        legal = VARIABLE.fullmatch(inner) is not None and not text.startswith("}", end + 2)
+        pieces.append(("variable", inner) if legal else ("malformed", text[start : end + 2]))
+        position = end + 2
+    pieces.append(("text", text[position:]))
+    return tuple(pieces)
+
+
+def render_template(text: str, variables: Mapping[str, str | None], section: str) -> str:
     """
-    A template ready to render.
+    Put values in the place of variables; values are not scanned again.
 
     Args:
-        parts: Literal text and names of variables in turn, starting with text.
+        text: The template. `{{{{` is a literal `{{`; a `{{` without a later `}}` is literal.
+        variables: Values by name; None means registered but without a value.
+        section: Name of the section, for errors.
+
+    Raises:
+        HarnessError: A malformed group, an unknown variable or one without a value (`PROMPT`).
     """
-
-    parts: tuple[str, ...]
-
-    def render(self, variables: Mapping[str, str | None]) -> str:
-        """
-        Put the values in; they are not scanned again.
-
-        Args:
-            variables: Values by name; None stands for "known, but without a value here".
-
-        Raises:
-            TemplateError: A variable is unknown or has no value.
-        """
-        parts = self.parts
-        if len(parts) == 1:
-            return parts[0]
-        return "".join(_value(part, variables) if at % 2 else part for at, part in enumerate(parts))
+    if "{{" not in text:
+        return text
+    rendered = []
+    for kind, piece in _parts(text):
+        if kind == "text":
+            rendered.append(piece)
+        elif kind == "malformed":
+            raise _fault(section, f"{piece!r} is malformed; write {{{{name}}}}, or {{{{{{{{ for two braces")
+        else:
+            rendered.append(_value(piece, variables, section))
+    return "".join(rendered)
 
 
-def _value(name: str, variables: Mapping[str, str | None]) -> str:
+def _value(name: str, variables: Mapping[str, str | None], section: str) -> str:
     if name not in variables:
-        raise TemplateError(f"unknown variable {name!r}; known: {', '.join(sorted(variables)) or '(none)'}")
+        known = ", ".join(sorted(variables)) or "(none)"
+        raise _fault(section, f"unknown variable {name!r}; known: {known}")
     value = variables[name]
     if value is None:
-        raise TemplateError(f"variable {name!r} has no value here")
+        raise _fault(section, f"variable {name!r} has no value here")
     return value
 
 
-@lru_cache(maxsize=512)
-def compile_template(text: str) -> Template:
-    """
-    Read a template.
-
-    `{{{{` stands for two braces; `{{` without a `}}` somewhere behind it is plain text.
-
-    Raises:
-        TemplateError: A group is not `{{name}}`.
-    """
-    parts, literal, at = [], [], 0
-    last = text.rfind("}}")
-    while (start := text.find("{{", at)) >= 0:
-        literal.append(text[at:start])
-        if text.startswith("{{{{", start):
-            literal.append("{{")
-            at = start + 4
-        elif start + 2 > last:
-            literal.append("{{")
-            at = start + 2
-        else:
-            end = text.index("}}", start + 2)
-            parts += ["".join(literal), _name(text[start + 2 : end], text[start:])]
-            literal, at = [], end + 2
-    literal.append(text[at:])
-    return Template((*parts, "".join(literal)))
-
-
-def _name(inside: str, rest: str) -> str:
-    if not _NAME.fullmatch(inside):
-        shown = rest if len(rest) <= _SHOWN else rest[:_SHOWN] + "…"
-        raise TemplateError(
-            f"malformed group at {shown!r}; write {{{{name}}}} without spaces, or {{{{{{{{ for two literal braces"
-        )
-    return inside
+def _fault(section: str, what: str) -> HarnessError:
+    return HarnessError(f"system prompt section {section!r}: {what}", "PROMPT")

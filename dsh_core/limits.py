@@ -1,10 +1,10 @@
 """
-The built-in limits of a turn: a number of steps, and a guard against going round in circles (L-17).
+The built-in plugins that end a turn which would not end by itself (L-17).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -20,87 +20,64 @@ if TYPE_CHECKING:
 __all__ = ["RepeatGuard", "StepLimit"]
 
 REPEATS: Final = 5
+"""How often in a row the same call may be made."""
 
 
-@attrs.define(eq=False)
 class StepLimit:
-    """A turn has at most `AgentOptions.max_steps` steps."""
+    """The plugin `step-limit`: at most `AgentOptions.max_steps` steps a turn."""
 
-    name: ClassVar[str] = "step-limit"
+    name = "step-limit"
 
     @hookimpl(trylast=True)
-    async def agent_turn_continuation(
-        self, agent: Agent, step: int, decision: ContinuationDecision
-    ) -> ContinuationDecision | None:
-        """Stop a turn that would go on."""
-        limit = agent.options.max_steps
-        if not isinstance(decision, Continue) or step < limit:
-            return None
-        return Stop(f"the turn reached its limit of {limit} steps; send a message to go on", "MAX_STEPS")
+    def agent_turn_continuation(self, agent: Agent, step: int, decision: ContinuationDecision) -> Stop | None:
+        """Stop where the next step would be one too many."""
+        if isinstance(decision, Continue) and step >= agent.options.max_steps:
+            return Stop(f"the turn reached its limit of {agent.options.max_steps} steps", "MAX_STEPS")
+        return None
 
 
 @attrs.define
-class _Row:
-    """How often the last call was made in a row, as far as the log was read."""
+class _Streak:
+    """The same call, how often in a row, and how far the log has been read."""
 
-    turn: int
-    read: int
+    read: int = 0
     call: tuple[str, str] | None = None
-    times: int = 0
-
-    def add(self, call: tuple[str, str] | None) -> None:
-        """Count a call; None breaks the row."""
-        self.times = self.times + 1 if call is not None and call == self.call else 1
-        self.call = call
+    length: int = 0
 
 
-@attrs.define(eq=False)
 class RepeatGuard:
-    """A turn ends when the same call with the same arguments was made five times in a row."""
+    """The plugin `repeat-guard`: the same call with the same arguments five times in a row ends the turn."""
 
-    name: ClassVar[str] = "repeat-guard"
-    _rows: WeakKeyDictionary[Session, _Row] = attrs.field(factory=WeakKeyDictionary, init=False, repr=False)
+    name = "repeat-guard"
+
+    def __init__(self) -> None:
+        self._streaks: WeakKeyDictionary[Session, _Streak] = WeakKeyDictionary()
 
     @hookimpl(trylast=True)
-    async def agent_turn_continuation(
-        self, agent: Agent, turn: int, decision: ContinuationDecision
-    ) -> ContinuationDecision | None:
-        """Stop a turn that would go on."""
-        repeated = self._read(agent, turn)
-        if repeated is None or not isinstance(decision, Continue):
-            return None
-        return Stop(
-            f"the model called {repeated!r} {REPEATS} times in a row with the same arguments; "
-            "tools that are meant to be polled are declared repeatable",
-            "REPEATED_CALL",
-        )
+    def agent_turn_continuation(self, agent: Agent, decision: ContinuationDecision) -> Stop | None:
+        """Stop a turn that goes round in a circle; tools marked `repeatable` are exempt."""
+        streak = self._streaks.setdefault(agent.session, _Streak())
+        self._read(agent, streak)
+        if isinstance(decision, Continue) and streak.call is not None and streak.length >= REPEATS:
+            name = streak.call[0]
+            return Stop(f"the model made the same call of {name!r} {streak.length} times in a row", "REPEATED_CALL")
+        return None
 
-    def _read(self, agent: Agent, turn: int) -> str | None:
-        """Read what is new in the log; returns the name of a call that was made too often in it."""
-        session, events = agent.session, agent.session.events
-        row = self._rows.get(session)
-        if row is None or row.turn != turn:
-            row = self._rows[session] = _Row(turn, _turn_start(session, turn))
-        repeated = None
-        for index in range(row.read, len(events)):
+    def _read(self, agent: Agent, streak: _Streak) -> None:
+        events = agent.session.events
+        for index in range(streak.read, len(events)):
             data = events[index].data
-            if type(data) is ToolCallEvent:
-                row.add(None if _repeatable(agent, data.name) else (data.name, data.arguments))
-                if row.times >= REPEATS:
-                    repeated = data.name
-        row.read = len(events)
-        return repeated
+            if type(data) is TurnStartEvent:
+                streak.call, streak.length = None, 0
+            elif type(data) is ToolCallEvent:
+                self._count(agent, streak, data)
+        streak.read = len(events)
 
-
-def _turn_start(session: Session, turn: int) -> int:
-    events = session.events
-    for index in range(len(events) - 1, -1, -1):
-        data = events[index].data
-        if type(data) is TurnStartEvent and data.turn == turn:
-            return index
-    return len(events)
-
-
-def _repeatable(agent: Agent, name: str) -> bool:
-    definition = agent.harness.tools.get(name)
-    return definition is not None and definition.repeatable
+    def _count(self, agent: Agent, streak: _Streak, data: ToolCallEvent) -> None:
+        definition = agent.harness.tools.get(data.name)
+        if definition is not None and definition.repeatable:
+            streak.call, streak.length = None, 0
+        elif streak.call == (data.name, data.arguments):
+            streak.length += 1
+        else:
+            streak.call, streak.length = (data.name, data.arguments), 1

@@ -1,5 +1,5 @@
 """
-Models: the seam an adapter implements, the chunks it gives, and the registry that finds it.
+The way to a model: the seam, the registry of adapters, and adapters for tests.
 """
 
 from __future__ import annotations

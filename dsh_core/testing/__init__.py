@@ -1,17 +1,13 @@
 """
-Help for tests of harnesses and plugins. Importing it does not import pytest.
+What plugin authors test with. `pip install dsh-core[testing]` brings pytest for the contract suites; the
+scripted models and the invariants work without it.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from dsh_core.llm.replay import ReplayAdapter
 from dsh_core.llm.scripted import ScriptedAdapter, ScriptedPlugin, call, calls, fail, pause, text
-
-if TYPE_CHECKING:
-    from dsh_core.testing.persistence import PersistenceContract
 
 __all__ = [
     "PersistenceContract",
@@ -21,18 +17,24 @@ __all__ = [
     "call",
     "calls",
     "fail",
+    "invariants",
     "pause",
     "text",
 ]
 
-_ON_FIRST_USE: Final = {
-    "PersistenceContract": "dsh_core.testing.persistence",
+_LAZY = {
+    "PersistenceContract": ("dsh_core.testing.persistence", "PersistenceContract"),
+    "ReplayAdapter": ("dsh_core.llm.replay", "ReplayAdapter"),
+    "invariants": ("dsh_core.testing.invariants", "invariants"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Parts that need pytest, or cost time to import, are imported on first use."""
-    module = _ON_FIRST_USE.get(name)
-    if module is None:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    import importlib
+
+    module, attribute = _LAZY[name]
+    found = getattr(importlib.import_module(module), attribute)
+    globals()[name] = found
+    return found
