@@ -21,11 +21,11 @@ from dsh_compact_basic.summary import SOURCE, SummaryFailed, ask_for_summary, fr
 from dsh_core.compaction import Compaction, CompactionResult, Pressure, TokenEstimator
 from dsh_core.content import GenerateRequest, Source
 from dsh_core.decisions import Retry
-from dsh_core.errors import LlmError
 from dsh_core.session.events import UserMessageEvent
 
 if TYPE_CHECKING:
     from dsh_core.agent import Agent
+    from dsh_core.errors import LlmError
     from dsh_core.session import Session
 
 __all__ = ["BasicCompaction"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
-from dsh_core._markers import hookimpl
+from dsh_core import hookimpl
 from dsh_core.config import state_dir
 from dsh_core.decisions import Allow, Ask, Deny
 from dsh_core.errors import ConfigError
