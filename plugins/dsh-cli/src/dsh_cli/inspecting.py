@@ -66,7 +66,7 @@ def show_hooks(name: str | None) -> int:
     """
 
     def show(harness: Harness, terminal: Terminal) -> None:
-        specs = harness.hooks.specs()
+        specs = {spec.name: spec for spec in harness.hooks.specs()}
         if name is not None and name not in specs:
             raise ConfigError(f"there is no hook {name!r}{_nearest(name, specs)}")
         for hook, spec in specs.items():

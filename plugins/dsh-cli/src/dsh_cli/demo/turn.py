@@ -27,11 +27,11 @@ _PROMPTS = {
 _SCRIPTS: dict[str, list[Any]] = {
     "first": [
         call("read", path="notes.txt"),
-        call("bash", command="sleep 60; wc -w notes.txt", description="Count the words, slowly"),
+        call("bash", command="sleep 60; wc -w < notes.txt > count.txt", description="Count the words, slowly"),
         text("(never said: the process is killed before)"),
     ],
     "second": [
-        call("bash", command="wc -w notes.txt", description="Count the words"),
+        call("bash", command="wc -w < notes.txt | tee count.txt", description="Count the words"),
         text("The first count was interrupted when the process was killed, so I counted again: 9 words."),
     ],
 }
