@@ -8,11 +8,10 @@ the first request it reaches.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from dsh_core.content import GenerateRequest, Message, ToolSchema
 from dsh_core.errors import LlmError
 from dsh_core.llm.seam import LlmAdapter
 from dsh_core.session.chunks import FinishChunk, StreamChunk, unpack_chunks
@@ -20,13 +19,14 @@ from dsh_core.session.events import AssistantChunkEvent, RequestRetryEvent, Turn
 from dsh_core.session.request import rebuild_request
 
 if TYPE_CHECKING:
+    from dsh_core.content import GenerateRequest, Message, ToolSchema
     from dsh_core.session.codec import SessionEvent
 
 __all__ = ["ReplayAdapter"]
 
 Key: TypeAlias = "tuple[int, int, int]"
 
-_SHOWN = 60
+_SHOWN: Final = 60
 
 
 @attrs.define
