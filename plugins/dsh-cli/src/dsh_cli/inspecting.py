@@ -74,7 +74,7 @@ def show_hooks(name: str | None) -> int:
                 continue
             terminal.line(f"{hook}  [{spec.mode}]  ({', '.join(spec.arguments)})")
             for position, found in enumerate(harness.hooks.implementations(hook), 1):
-                marks = [mark for mark in ("wrapper", "tryfirst", "trylast") if getattr(found, mark)]
+                marks = [mark for mark in (found.band, "wrapper" if found.wrapper else "") if mark]
                 terminal.line(f"  {position}. {found.plugin}{'  ' + ', '.join(marks) if marks else ''}")
 
     return _with_harness(show)
