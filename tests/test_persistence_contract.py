@@ -12,8 +12,8 @@ import pytest
 
 from dsh_core.errors import SessionNotFound
 from dsh_core.persistence import Damage, RawLog, SessionSummary
+from dsh_core.testing import PersistenceContract
 from dsh_core.testing.memory import MemoryPersistence, MemoryStore
-from dsh_core.testing.persistence import PersistenceContract
 
 
 class TestMemoryPersistence(PersistenceContract):

@@ -16,7 +16,7 @@ from dsh_persistence_jsonl._names import file_stem
 
 from dsh_core.errors import SessionLocked
 from dsh_core.persistence import encode_header
-from dsh_core.testing.persistence import PersistenceContract
+from dsh_core.testing import PersistenceContract
 
 
 class TestJsonlPersistence(PersistenceContract):
