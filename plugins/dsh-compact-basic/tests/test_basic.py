@@ -25,7 +25,10 @@ from dsh_core.llm import (
     ToolCallDelta,
     UsageChunk,
 )
+from dsh_core.persistence import SessionPersistence
+from dsh_core.session import rebuild_request
 from dsh_core.session.events import UserMessageEvent
+from dsh_core.testing.memory import MemoryPersistence, MemoryStore
 
 pytestmark = pytest.mark.anyio
 
@@ -483,3 +486,104 @@ def test_settings_that_make_no_sense_are_refused(wrong):
     """Configuration errors name the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CompactConfig(**wrong)
+
+
+class Store:
+    """A store in memory that outlives the harness."""
+
+    name = "persistence-memory"
+
+    def __init__(self, store):
+        self.store = store
+
+    @dsh.hookimpl
+    def register(self, harness):
+        harness.provide(SessionPersistence, MemoryPersistence(self.store))
+
+
+def stored_chat(store, model, **settings):
+    return chat_with(model, plugins=[Store(store)], session="s", **settings)
+
+
+async def test_a_resumed_session_goes_on_from_its_summary():
+    """C-6, cmp-9: the surface is in the log, so a resume needs nothing of its own."""
+    store, model = MemoryStore(), Model()
+    async with stored_chat(store, model) as chat:
+        await fill(chat, 8)
+        before = surface_texts(chat)
+        assert "SUMMARY" in before[0]
+    async with stored_chat(store, model) as chat:
+        assert surface_texts(chat) == before
+        assert types(chat) == ["compact/start", "compact/summary", "compact/end"]
+        assert (await chat.ask("x")).reason.kind == "completed"
+
+
+@pytest.mark.parametrize("keep", range(5))
+async def test_a_crash_between_any_two_events_leaves_a_valid_session(keep):
+    """C-6, cmp-4: the old conversation or the new one, never neither; the attempt is closed on resume, once."""
+    store, model = MemoryStore(), Model()
+    async with stored_chat(store, model) as chat:
+        await fill(chat, 8)
+        events = list(chat.agent.session.events)
+        start = next(event.seq for event in events if event.type == "compact/start")
+    header, records = store.logs["s"]
+    # What the process had written when it died: up to `keep` events of the attempt.
+    store.logs["s"] = (header, records[: start + keep])
+    for _ in range(2):
+        async with stored_chat(store, model, context_window=100_000) as chat:
+            landed = keep >= 3
+            assert ("SUMMARY" in surface_texts(chat)[0]) is landed
+            ends = [event.data.error for event in chat.agent.session.events if event.type == "compact/end"]
+            assert len(ends) == (1 if keep else 0)
+            assert [error is None for error in ends] == ([landed] if keep else [])
+            assert (await chat.ask("x")).reason.kind == "completed"
+
+
+async def test_a_fork_from_before_the_attempt_has_the_whole_conversation_again():
+    """C-6: shadowed events stay in the log."""
+    store, model = MemoryStore(), Model()
+    async with stored_chat(store, model, context_window=100_000) as chat:
+        await fill(chat, 3)
+        before = surface_texts(chat)
+        boundary = max(event.seq for event in chat.agent.session.events if event.type == "turn/end")
+        assert await chat.compaction.compact(chat.agent) is not None
+        assert surface_texts(chat) != before
+        async with await chat.harness.agents.fork("s", boundary=boundary) as handle:
+            texts = [message.text for message in handle.agent.session.derive_messages()]
+            assert texts == before
+
+
+async def test_every_request_can_be_rebuilt_from_the_log_across_compactions():
+    """L-9: what a summary replaced is rebuilt for the requests before it."""
+    model = Model()
+    async with chat_with(model) as chat:
+        await fill(chat, 9)
+        events = chat.agent.session.events
+        for request in model.requests:
+            if not is_summary(request):
+                rebuilt = rebuild_request(events, request.turn, request.step, request.attempt)
+                assert list(rebuilt.messages) == list(request.messages)
+
+
+async def test_a_single_huge_result_that_overflows_is_shortened():
+    """C-7, C-9: the newest result is not spared when it alone is too long."""
+
+    @dsh.tool
+    async def dump() -> str:
+        """Dump."""
+        return "y" * 40_000
+
+    script = iter([ToolCallBlock("a", "dump", "{}"), "seen"])
+    model = Model(answer=lambda request: next(script), window=6000, strict=True)
+    async with chat_with(model, tools=[dump]) as chat:
+        result = await chat.ask("go")
+        assert (result.reason.kind, result.text) == ("completed", "seen")
+        assert model.summaries == []
+
+
+async def test_it_loads_through_its_entry_point():
+    """H-8: an installed plugin needs no code."""
+    async with dsh.Harness(config={"plugins": {"compact-basic": {"threshold": 0.5}}}) as harness:
+        service = harness.service(Compaction)
+        assert isinstance(service, BasicCompaction)
+        assert service.config.threshold == 0.5

@@ -9,11 +9,11 @@ import stat
 from contextlib import asynccontextmanager
 
 import pytest
-from dsh_core.llm.scripted import ScriptedPlugin
 from dsh_permission import PermissionConfig, PermissionPlugin
 
 import dsh_core as dsh
 from dsh_core.errors import ConfigError, PluginError
+from dsh_core.llm.scripted import ScriptedPlugin
 from dsh_core.testing import ScriptedAdapter, call, text
 from dsh_core.tools import ToolDefinition
 
@@ -311,3 +311,12 @@ async def test_session_grants_are_folded_from_the_log(places):
         fresh.register(chat.harness)
         assert fresh.policy_for(chat.agent).judge("bash", {"command": "git commit"}).decision == "allow"
         assert fresh.policy_for(chat.agent).judge("bash", {"command": "git push"}).decision == "ask"
+
+
+async def test_it_loads_through_its_entry_points_and_a_broken_one_stops_the_start(places):
+    """H-8: an installed gate must not be missing."""
+    async with dsh.Harness(config={"plugins": {"permission": {"deny": ["bash"]}}}) as harness:
+        assert {info.name: info.state for info in harness.plugins.list()}["permission"] == "loaded"
+    with pytest.raises((ConfigError, PluginError)):
+        async with dsh.Harness(config={"plugins": {"permission": {"deny": ["a b("]}}}):
+            pass

@@ -71,9 +71,8 @@ class BasicCompaction(Compaction):
         async with agent.exclusive("compact"):
             system = self._gauge.system_of(agent)
             pressure = self._gauge.measure(agent, system)
-            return await self._attempt(
-                _Job(agent, "manual", pressure, self._gauge.retain(pressure), system, instructions=instructions)
-            )
+            retain = self._at_most_half(pressure)
+            return await self._attempt(_Job(agent, "manual", pressure, retain, system, instructions=instructions))
 
     async def compact_if_needed(
         self, agent: Agent, turn: int, step: int, system_prompt: str | None
@@ -111,8 +110,7 @@ class BasicCompaction(Compaction):
         """
         pressure = self._gauge.measure(agent, request.system)
         if self._attempts_of(agent.session).may_repair(turn, step, 1 + self.config.retries):
-            conversation = max(pressure.tokens - pressure.overhead, 0)
-            retain = min(self._gauge.retain(pressure), conversation // 2)
+            retain = self._at_most_half(pressure)
             if await self._attempt(_Job(agent, "overflow", pressure, retain, request.system, turn, step)):
                 return Retry()
         _explain(error, pressure)
@@ -228,8 +226,14 @@ class BasicCompaction(Compaction):
         for position in range(len(nodes) - 1, -1, -1):
             kept += nodes[position].tokens
             if kept > job.retain:
-                return tuple(node.seq for node in nodes[: position + (job.trigger == "overflow")])
+                # A single huge result may be what overflowed, so then even it is old enough.
+                cut = position + 1 if job.trigger == "overflow" else position
+                return tuple(node.seq for node in nodes[:cut])
         return ()
+
+    def _at_most_half(self, pressure: Pressure) -> int:
+        """What to keep where room has to be made although the conversation may look small."""
+        return min(self._gauge.retain(pressure), max(pressure.tokens - pressure.overhead, 0) // 2)
 
     def _worthwhile(self, job: _Job, region: Region | None) -> bool:
         if region is None or all(self._is_summary(job.agent.session, seq) for seq in region.seqs):
