@@ -130,7 +130,7 @@ async def test_what_is_no_text_file_is_an_error_and_never_hangs(desk: Any) -> No
     ],
 )
 async def test_bytes_outside_the_edit_are_identical(desk: Any, before: bytes, old: str, new: str, after: bytes) -> None:
-    """tool-4: CRLF, mixed ends, byte order mark, no final newline, not UTF-8; what comes in has the place's line end."""
+    """tool-4: CRLF, mixed ends, byte order mark, no final newline, not UTF-8; new lines end like their place."""
     path = await seen(desk, "f", before)
     await desk.call("edit", path="f", old=old, new=new)
     assert path.read_bytes() == after
@@ -229,7 +229,7 @@ async def test_several_edits_are_made_all_or_none(desk: Any) -> None:
     ("content", "old", "new", "after", "note"),
     [
         ("a  \nb\n", "a\nb", "c\nd", "c\nd\n", "blanks at line ends, at line 1"),
-        ("x\nsay \u201chi\u201d \u2013 now\n", 'say "hi" - now', "say bye", "x\nsay bye\n", "quotes, dashes or spaces, at line 2"),
+        ("x\n\u201chi\u201d \u2013 now\n", '"hi" - now', "bye", "x\nbye\n", "quotes, dashes or spaces, at line 2"),
         ("it\u2019s\u00a0here\n", "it's here", "gone", "gone\n", "quotes, dashes or spaces"),
     ],
 )

@@ -82,7 +82,7 @@ def test_changes_are_announced(repo: Path) -> None:
         lambda: os.utime(repo / "AGENTS.md", (1, 1)),
         lambda: (repo / "AGENTS.md").write_text("second"),
         lambda: (repo / "sub" / "AGENTS.md").write_text("nearer"),
-        lambda: [os.unlink(repo / "AGENTS.md"), os.unlink(repo / "sub" / "AGENTS.md")],
+        lambda: [each.rename(f"{each}.old") for each in (repo / "AGENTS.md", repo / "sub" / "AGENTS.md")],
         lambda: (repo / "AGENTS.md").write_text("third"),
     ]
     counts = []

@@ -157,6 +157,20 @@ async def test_no_hit_is_a_success_and_a_bad_pattern_an_error_with_its_reason(de
         await desk.call("glob", pattern="[z-a]")
 
 
+@pytest.mark.parametrize("engine", ["own"], indirect=True)
+async def test_a_search_that_breaks_is_not_a_search_without_a_hit(
+    desk: Any, engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """tool-10: a broken installation, or a program that crashes, is an error with its reason."""
+    monkeypatch.setattr("dsh_tools_local._worker.__file__", str(tmp_path / "gone.py"))
+    for tool in ("glob", "grep"):
+        with pytest.raises(ToolError, match=r"failed with exit code 2: .*gone\.py"):
+            await desk.call(tool, pattern="x")
+    (tmp_path / "gone.py").write_text("raise SystemExit(3)")
+    with pytest.raises(ToolError, match="exit code 3"):
+        await desk.call("grep", pattern="x")
+
+
 async def test_what_cannot_be_read_is_a_note_beside_the_rest(desk: Any) -> None:
     """tool-10: partial results; a dangling link and, for people other than root, a closed file."""
     plant(desk.cwd, {"a": "hit\n", "closed": "hit\n"})

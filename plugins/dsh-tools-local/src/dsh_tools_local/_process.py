@@ -20,6 +20,7 @@ from dsh_tools_local._tree import Family
 __all__ = ["Command", "Sink", "new_token"]
 
 _READ: Final = 1 << 16
+_PAUSE: Final = 0.005
 _SETTLE: Final = 0.1
 _SETTLE_AT_MOST: Final = 1.0
 
@@ -66,6 +67,7 @@ class Command:
         self._exited = asyncio.Event()
         self._closed = asyncio.Event()
         self.activity = asyncio.Event()
+        self.throttled = False
         self._process = self._start(list(argv), cwd, env, [output] if errors is None else [output, errors])
         self.pid = self._process.pid
         self._family = Family(self.pid, token)
@@ -107,11 +109,22 @@ class Command:
             return
         except OSError:
             data = b""
-        if data:
-            sink.feed(data)
-        else:
+        if not data:
             self._close(pipe)
+        else:
+            sink.feed(data)
+            if self.throttled:
+                self._pause(pipe, sink)
         self.activity.set()
+
+    def _pause(self, pipe: int, sink: Sink) -> None:
+        """Let a command nobody waits for print no faster than some MB a second: it must not eat the loop's time."""
+        self._loop.remove_reader(pipe)
+        self._loop.call_later(_PAUSE, self._resume, pipe, sink)
+
+    def _resume(self, pipe: int, sink: Sink) -> None:
+        if pipe in self._open:
+            self._loop.add_reader(pipe, self._read, pipe, sink)
 
     def _close(self, pipe: int) -> None:
         self._loop.remove_reader(pipe)

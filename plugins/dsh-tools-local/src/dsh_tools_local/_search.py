@@ -98,8 +98,7 @@ async def find_files(root: Path, pattern: str, limit: int, seconds: float) -> Fo
     argv = [ripgrep, *_RIPGREP, "--files", "--null", "./"] if ripgrep else _own("files", os.fspath(root))
     records = _Records(b"\x00", limit, lambda record: wanted(_relative(record)))
     code, timed_out, errors = await _run(argv, root, records, seconds)
-    problems = errors.lines() if code not in (0, 1, None) or errors.data else []
-    return Found([record.removeprefix(b"./") for record in records.records], records.full, timed_out, problems)
+    return _found(code, records, timed_out, errors.lines())
 
 
 async def find_lines(
@@ -120,9 +119,17 @@ async def find_lines(
         argv = _own("grep", os.fspath(root), expression, include, str(context), "i" if ignore_case else "")
     records = _Records(b"\n", limit, bool)
     code, timed_out, errors = await _run(argv, base_of(root), records, seconds)
-    problems = errors.lines()
-    if code == 2 and not records.records and not any("os error" in line for line in problems):
-        raise ToolError(f"the pattern is not a regular expression for lines: {' '.join(problems)}", "INVALID_PATTERN")
+    return _found(code, records, timed_out, errors.lines())
+
+
+def _found(code: int | None, records: _Records, timed_out: bool, problems: list[str]) -> Found:
+    ended_by_us = records.full or timed_out
+    partial = code == 2 and any("os error" in line for line in problems)  # ripgrep could not read some file
+    if not ended_by_us and code not in (0, 1) and not partial and not records.records:
+        if any("regex" in line for line in problems):
+            reason = " ".join(problems)
+            raise ToolError(f"the pattern is not a regular expression for lines: {reason}", "INVALID_PATTERN")
+        raise ToolError(f"the search failed with exit code {code}: {' '.join(problems[-3:])}", "SEARCH_FAILED")
     return Found([record.removeprefix(b"./") for record in records.records], records.full, timed_out, problems)
 
 

@@ -86,6 +86,7 @@ class TaskTable:
             del mine[stale.id]
         task = Task(f"bg-{secrets.token_hex(3)}", command, process, output)
         mine[task.id] = task
+        process.throttled = True
         return task
 
     def running(self, session_id: str) -> int:

@@ -291,5 +291,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _run() -> int:
+    try:
+        return main(sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - Python would exit with 1, which says that nothing was found
+        sys.excepthook(*sys.exc_info())
+        return 3
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_run())

@@ -12,21 +12,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from dsh_core._markers import hookimpl
-from dsh_core.content import TextBlock
-from dsh_core.errors import ToolError
-from dsh_core.tools import ToolContext, ToolDefinition, ToolResult
+from dsh_core import TextBlock, ToolContext, ToolDefinition, ToolError, ToolResult, hookimpl
 from dsh_tools_local._diff import unified_diff
 from dsh_tools_local._edit import Edit, apply_edits, decode, encode
 from dsh_tools_local._observed import Observed, Version
 from dsh_tools_local._paths import refusal, resolve, show
 from dsh_tools_local._reading import MAX_LINES, read_page, read_whole
 from dsh_tools_local._replacing import create, replace
+from dsh_tools_local._schemas import (
+    EDIT,
+    EDIT_TEXT,
+    GLOB,
+    GLOB_TEXT,
+    GREP,
+    GREP_TEXT,
+    READ,
+    READ_TEXT,
+    WRITE,
+    WRITE_TEXT,
+)
 from dsh_tools_local._search import Found, base_of, find_files, find_lines
 
 if TYPE_CHECKING:
-    from dsh_core.agent import Agent
-    from dsh_core.harness import Harness
+    from dsh_core import Agent, Harness
 
 __all__ = ["FilesConfig", "FilesPlugin"]
 
@@ -80,11 +88,11 @@ class FilesPlugin:
         """The definitions, for harnesses that register tools by hand."""
         looks: dict[str, Any] = {"read_only": True, "idempotent": True, "parallel": True}
         return (
-            ToolDefinition("read", _READ_TEXT, _READ, self._read, **looks),
-            ToolDefinition("write", _WRITE_TEXT, _WRITE, self._write, destructive=True, idempotent=True),
-            ToolDefinition("edit", _EDIT_TEXT, _EDIT, self._edit, destructive=True),
-            ToolDefinition("glob", _GLOB_TEXT, _GLOB, self._glob, **looks),
-            ToolDefinition("grep", _GREP_TEXT, _GREP, self._grep, **looks),
+            ToolDefinition("read", READ_TEXT, READ, self._read, **looks),
+            ToolDefinition("write", WRITE_TEXT, WRITE, self._write, destructive=True, idempotent=True),
+            ToolDefinition("edit", EDIT_TEXT, EDIT, self._edit, destructive=True),
+            ToolDefinition("glob", GLOB_TEXT, GLOB, self._glob, **looks),
+            ToolDefinition("grep", GREP_TEXT, GREP, self._grep, **looks),
         )
 
     # -- files -------------------------------------------------------------------------------------------
@@ -245,70 +253,3 @@ def _listed(lines: list[str], found: Found, nothing: str, more: str) -> ToolResu
     text = "\n".join([*(shown or [f"({nothing})"]), *notes])
     meta = {"count": len(shown), "more": found.more, "problems": found.problems[:20]}
     return ToolResult((TextBlock(text),), meta=meta)
-
-
-# -- what models are told --------------------------------------------------------------------------------
-
-
-def _object(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def _text(description: str) -> dict[str, Any]:
-    return {"type": "string", "description": description}
-
-
-def _number(description: str, least: int = 1) -> dict[str, Any]:
-    return {"type": "integer", "minimum": least, "description": description}
-
-
-_PATH: Final = _text("The file; relative to the session's working directory, absolute, or ~/….")
-_OLD: Final = _text("The text to replace, exactly as it is in the file, without the line numbers of read.")
-_NEW: Final = _text("What to put in its place.")
-_ALL: Final = {"type": "boolean", "description": "Replace every occurrence; else the text must be there exactly once."}
-
-_READ_TEXT: Final = f"""\
-Read a file: text with line numbers, at most {MAX_LINES} lines at once, or an image. A file has to be read before \
-it can be changed."""
-_READ: Final = _object(
-    ["path"], path=_PATH, offset=_number("First line, from 1."), limit=_number("Number of lines.")
-)
-_WRITE_TEXT: Final = """\
-Create a file, with its directories, or replace its whole content. An existing file has to be read first. To \
-change a part of a file use edit."""
-_WRITE: Final = _object(["path", "content"], path=_PATH, content=_text("The whole content."))
-_EDIT_TEXT: Final = """\
-Replace text in a file that was read before. Everything else in the file stays as it is, line ends included. \
-Give old and new, or several edits at once, which are all made or none."""
-_EDIT: Final = _object(
-    ["path"],
-    path=_PATH,
-    old=_OLD,
-    new=_NEW,
-    replace_all=_ALL,
-    edits={
-        "type": "array",
-        "description": "Several replacements in this file, one after the other; instead of old and new.",
-        "items": _object(["old", "new"], old=_OLD, new=_NEW, replace_all=_ALL),
-    },
-)
-_GLOB_TEXT: Final = """\
-Find files by name: `*.py` in any directory, `src/**/*.py`, `{a,b}.txt`. Files that .gitignore excludes are left \
-out."""
-_GLOB: Final = _object(
-    ["pattern"],
-    pattern=_text("The pattern; relative to path."),
-    path=_text("Directory to search; default: the working directory."),
-)
-_GREP_TEXT: Final = """\
-Search file contents with a regular expression, line by line; gives path:line:text. Files that .gitignore \
-excludes, and binary files, are left out."""
-_GREP: Final = _object(
-    ["pattern"],
-    pattern=_text("The regular expression."),
-    path=_text("File or directory to search; default: the working directory."),
-    glob=_text("Only files that match, such as *.py."),
-    ignore_case={"type": "boolean", "description": "Upper and lower case are the same."},
-    context=_number("Lines to show before and after each match.", 0),
-    limit=_number("Lines to return at most."),
-)

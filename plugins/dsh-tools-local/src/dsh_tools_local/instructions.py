@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from dsh_core._markers import hookimpl
+from dsh_core import Source, ToolError, hookimpl
 from dsh_core.config import config_dir
-from dsh_core.content import Source, text_of
-from dsh_core.errors import ToolError
+from dsh_core.content import text_of
 from dsh_core.session.events import ContextMessageEvent
 from dsh_tools_local._paths import open_regular, show
 
 if TYPE_CHECKING:
-    from dsh_core.agent import Agent
-    from dsh_core.session.log import Session
+    from dsh_core import Agent, Session
 
 __all__ = ["InstructionsConfig", "InstructionsPlugin", "compose", "find_instructions"]
 

@@ -8,36 +8,25 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from dsh_core._markers import hookimpl
+from dsh_core import AgentDisposed, Source, TextBlock, ToolContext, ToolDefinition, ToolError, ToolResult, hookimpl
 from dsh_core.config import state_dir
-from dsh_core.content import ErrorInfo, Source, TextBlock
-from dsh_core.errors import AgentDisposed
-from dsh_core.tools import ToolContext, ToolDefinition, ToolError, ToolResult
 from dsh_tools_local._environment import child_environment
 from dsh_tools_local._output import Output, SpillDirectory
 from dsh_tools_local._process import Command, new_token
+from dsh_tools_local._report import Run, pids
+from dsh_tools_local._schemas import BASH, BASH_KILL, BASH_OUTPUT, BASH_TEXT
 from dsh_tools_local._tasks import Task, TaskTable, describe_code
 
 if TYPE_CHECKING:
-    from dsh_core.agent import Agent
-    from dsh_core.harness import Harness
-    from dsh_core.session.log import Session
+    from dsh_core import Agent, Harness, Session
 
 __all__ = ["ShellConfig", "ShellPlugin"]
-
-_DESCRIPTION: Final = """\
-Run a command with bash and return its output (stdout and stderr in order) and exit code. Each call is a fresh \
-shell in the session's working directory; `cd` and variables do not carry over. There is no terminal and stdin is \
-empty: nothing can ask, page or open an editor, so give messages and answers on the command line. For what runs \
-on (servers, watchers) set `background` and look at it with `bash_output`. Prefer `read`, `edit`, `glob` and \
-`grep` over cat, sed, find and grep."""
 
 
 @attrs.frozen(kw_only=True)
@@ -106,12 +95,12 @@ class ShellPlugin:
     def tools(self) -> tuple[ToolDefinition, ...]:
         """The definitions, for harnesses that register tools by hand."""
         bash = ToolDefinition(
-            "bash", _DESCRIPTION, _BASH, self._bash, destructive=True, open_world=True
+            "bash", BASH_TEXT, BASH, self._bash, destructive=True, open_world=True
         )
         output = ToolDefinition(
             "bash_output",
             "Read what a background task printed since the last look, and whether it still runs.",
-            _BASH_OUTPUT,
+            BASH_OUTPUT,
             self._bash_output,
             read_only=True,
             parallel=True,
@@ -120,7 +109,7 @@ class ShellPlugin:
         kill = ToolDefinition(
             "bash_kill",
             "End a background task with everything it started.",
-            _BASH_KILL,
+            BASH_KILL,
             self._bash_kill,
             idempotent=True,
         )
@@ -135,32 +124,35 @@ class ShellPlugin:
         seconds = min(float(arguments.get("timeout") or config.timeout), config.max_timeout)
         output = self._output()
         command = self._start(arguments, context, output)
-        run = _Run(command, output, seconds)
+        run = Run(command, output, seconds)
         try:
-            async with asyncio.timeout(seconds):
-                await command.wait()
-        except TimeoutError:
-            run.timed_out = True
-        except asyncio.CancelledError:
-            # The result is given all the same: the model shall see how far the command came (L-10).
-            run.interrupted = True
-        if run.timed_out or run.interrupted:
-            run.unkillable = await self._end(command)
-        await command.settle()
+            await self._watch(run)
+        except BaseException:  # cancelled once more while it was being ended
+            command.kill()
+            command.close()
+            output.close()
+            raise
         task = self._keep_what_is_left(arguments, context, run)
         if task is None:
             command.close()
             output.close()
         return run.result(task)
 
-    async def _end(self, command: Command) -> list[int]:
+    async def _watch(self, run: Run) -> None:
+        """Wait for the end, or bring it about."""
         try:
-            return await command.end(self._config.grace)
+            async with asyncio.timeout(run.seconds):
+                await run.command.wait()
+        except TimeoutError:
+            run.timed_out = True
         except asyncio.CancelledError:
-            command.close()
-            raise
+            # The result is given all the same: the model shall see how far the command came (L-10).
+            run.interrupted = True
+        if run.timed_out or run.interrupted:
+            run.unkillable = await run.command.end(self._config.grace)
+        await run.command.settle()
 
-    def _keep_what_is_left(self, arguments: Mapping[str, Any], context: ToolContext, run: _Run) -> Task | None:
+    def _keep_what_is_left(self, arguments: Mapping[str, Any], context: ToolContext, run: Run) -> Task | None:
         """What outlived its shell becomes a task of the session."""
         if run.timed_out or run.interrupted:
             return None
@@ -221,77 +213,8 @@ class ShellPlugin:
         left = await self._tasks.kill(task)
         text = f"{task.id}: {task.state()}"
         if left:
-            text += f"; these processes could not be ended: {_pids(left)}"
+            text += f"; these processes could not be ended: {pids(left)}"
         return ToolResult((TextBlock(text),), is_error=bool(left), meta={"task": task.id, "unkillable": left})
-
-
-@attrs.define(eq=False)
-class _Run:
-    """What is known of a command that was waited for; time-out and exit code are separate facts."""
-
-    command: Command
-    output: Output
-    seconds: float
-    timed_out: bool = False
-    interrupted: bool = False
-    left: list[int] = attrs.field(factory=list)
-    unkillable: list[int] = attrs.field(factory=list)
-
-    def result(self, task: Task | None) -> ToolResult:
-        """Output first, then one bracketed line for each fact."""
-        code = self.command.returncode
-        text = self.output.text().rstrip("\n") or "(no output)"
-        return ToolResult(
-            (TextBlock("\n".join([text, *self._facts(code, task)])),),
-            is_error=self._failed(code),
-            error=ErrorInfo("bash", self._code()) if self._failed(code) else None,
-            meta=self._meta(code, task),
-        )
-
-    def _failed(self, code: int | None) -> bool:
-        return self.timed_out or self.interrupted or code != 0
-
-    def _code(self) -> str:
-        return "TIMEOUT" if self.timed_out else "INTERRUPTED" if self.interrupted else "EXIT_CODE"
-
-    def _facts(self, code: int | None, task: Task | None) -> list[str]:
-        facts = []
-        if self.timed_out:
-            facts.append(f"[timed out after {self.seconds:g} s and was ended; it may have taken effect]")
-        if self.interrupted:
-            facts.append("[interrupted and ended; it may have taken effect]")
-        if code is not None and code != 0:
-            facts.append(f"[{describe_code(code)}]")
-        if task is not None:
-            who = f"processes {_pids(self.left)}" if self.left else "a process"
-            facts.append(f"[{who} left running in the background as task {task.id}; see bash_output and bash_kill]")
-        if self.unkillable:
-            facts.append(f"[these processes could not be ended: {_pids(self.unkillable)}]")
-        return facts
-
-    def _meta(self, code: int | None, task: Task | None) -> dict[str, Any]:
-        path = self.output.path
-        return {
-            "exit_code": code if code is not None and code >= 0 else None,
-            "signal": _signal_name(code),
-            "timed_out": self.timed_out,
-            "interrupted": self.interrupted,
-            "output_bytes": self.output.total,
-            "output_file": os.fspath(path) if path else None,
-            "task": task.id if task else None,
-        }
-
-
-def _signal_name(code: int | None) -> str | None:
-    if code is None or code >= 0:
-        return None
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-code).name
-    return str(-code)
-
-
-def _pids(pids: list[int]) -> str:
-    return ", ".join(map(str, pids[:10])) + (f" and {len(pids) - 10} more" if len(pids) > 10 else "")
 
 
 def _shell() -> list[str]:
@@ -333,24 +256,3 @@ def _announce_end(task: Task, context: ToolContext) -> None:
             context.agent.inject(text, source=Source.plugin("shell"))
 
     context.agent.harness.spawn(announce(), name=f"bash {task.id}")
-
-
-def _object(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-_BASH: Final = _object(
-    ["command"],
-    command={"type": "string", "description": "The command, as one would type it into bash."},
-    description={"type": "string", "description": "What it does, in five to ten words, for the person who watches."},
-    timeout={"type": "number", "exclusiveMinimum": 0, "description": "Seconds it may take."},
-    workdir={"type": "string", "description": "Directory to run in; relative to the session's working directory."},
-    background={"type": "boolean", "description": "Return at once and let it run on as a background task."},
-)
-_TASK_ID: Final = {"type": "string", "description": "The task, such as bg-1a2b3c."}
-_BASH_OUTPUT: Final = _object(
-    ["task_id"],
-    task_id=_TASK_ID,
-    wait={"type": "number", "minimum": 0, "maximum": 60, "description": "Seconds to wait for something new."},
-)
-_BASH_KILL: Final = _object(["task_id"], task_id=_TASK_ID)
