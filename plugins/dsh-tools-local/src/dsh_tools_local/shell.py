@@ -198,6 +198,8 @@ class ShellPlugin:
     async def _bash_output(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         task = self._tasks.get(context.session.id, arguments["task_id"])
         await _news(task, min(float(arguments.get("wait") or 0), 60.0))
+        if task.process.returncode is not None:
+            await task.process.settle()  # what is said of the end shall hold of the output too
         over = task.over
         text, task.offset = task.output.since(task.offset, ended=over)
         state = task.state()
