@@ -52,6 +52,7 @@ class ReplayAdapter(LlmAdapter):
         self._events = events
         self._recorded = _recorded(events)
         self._unplayed = dict.fromkeys(self._recorded)
+        self._divergence: str | None = None
         self.requests: list[GenerateRequest] = []
         """Every request received, in order."""
 
@@ -64,20 +65,30 @@ class ReplayAdapter(LlmAdapter):
                 names turn, step and the first thing that differs.
         """
         self.requests.append(request)
-        key = (request.turn, request.step, request.attempt)
-        recorded = self._recorded.get(key)
-        if recorded is None:
-            raise _diverged(key, f"the log holds no such request; it holds {_listed(self._recorded)}")
-        self._unplayed.pop(key, None)
-        difference = _difference(rebuild_request(self._events, *key), request)
-        if difference is not None:
-            raise _diverged(key, difference)
+        recorded = self._matching(request)
         finished = False
         for chunk in unpack_chunks(recorded.packs):
             finished = finished or type(chunk) is FinishChunk
             yield chunk
         if recorded.error is not None and not finished:
             raise _failure(recorded.error)
+
+    def _matching(self, request: GenerateRequest) -> _Recorded:
+        # What follows a divergence differs because of it, so the first one is told again.
+        key = (request.turn, request.step, request.attempt)
+        if self._divergence is None:
+            self._divergence = self._compared(key, request)
+        if self._divergence is not None:
+            raise LlmError("INVALID_REQUEST", self._divergence)
+        self._unplayed.pop(key, None)
+        return self._recorded[key]
+
+    def _compared(self, key: Key, request: GenerateRequest) -> str | None:
+        if key in self._recorded:
+            difference = _difference(rebuild_request(self._events, *key), request)
+        else:
+            difference = f"the log holds no such request; it holds {_listed(self._recorded)}"
+        return None if difference is None else f"the replay diverges at {_named(key)}: {difference}"
 
     def assert_complete(self) -> None:
         """
@@ -114,10 +125,6 @@ def _note_failure(found: dict[Key, _Recorded], end: TurnEndEvent) -> None:
 
 def _failure(error: Mapping[str, Any]) -> LlmError:
     return LlmError(error.get("code") or "UNKNOWN", error.get("message") or "", error.get("status"))
-
-
-def _diverged(key: Key, difference: str) -> LlmError:
-    return LlmError("INVALID_REQUEST", f"the replay diverges at {_named(key)}: {difference}")
 
 
 def _difference(recorded: GenerateRequest, request: GenerateRequest) -> str | None:
