@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsh_core.llm.scripted import ScriptedAdapter, ScriptedPlugin, call, calls, fail, pause, text
+from dsh_core.testing.invariants import invariants
 
 __all__ = [
     "PersistenceContract",
@@ -25,7 +26,6 @@ __all__ = [
 _LAZY = {
     "PersistenceContract": ("dsh_core.testing.persistence", "PersistenceContract"),
     "ReplayAdapter": ("dsh_core.llm.replay", "ReplayAdapter"),
-    "invariants": ("dsh_core.testing.invariants", "invariants"),
 }
 
 
