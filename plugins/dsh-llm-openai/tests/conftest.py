@@ -196,12 +196,23 @@ def asked(*tools: str, **members: Any) -> GenerateRequest:
     return GenerateRequest(**{"model": "m", "messages": (Message("user", "hi"),), "tools": schemas, **members})
 
 
-def speak(*pieces: Any, status: int = 200, headers: dict[str, str] | None = None, **options: Any) -> Provider:
+def speak(
+    *pieces: Any, status: int = 200, headers: dict[str, str] | None = None, request_headers: Any = None, **options: Any
+) -> Provider:
     """A provider whose body consists of these pieces."""
+    options["headers"] = request_headers
     sent = {"content-type": "text/event-stream", **(headers or {})}
     return Provider(
         lambda request: httpx2.Response(status, headers=sent, stream=Body(pieces), request=request), options
     )
+
+
+async def drain(stream: AsyncIterator[StreamChunk], into: list[StreamChunk] | None = None) -> list[StreamChunk]:
+    """All chunks of a stream; `into` keeps those that came before a failure."""
+    chunks = [] if into is None else into
+    async for chunk in stream:
+        chunks.append(chunk)
+    return chunks
 
 
 @attrs.frozen
@@ -213,9 +224,7 @@ class Kit:
     call = staticmethod(call)
     speak = staticmethod(speak)
     asked = staticmethod(asked)
-    heard = Heard
-    body = Body
-    provider = Provider
+    drain = staticmethod(drain)
 
     def say(self, *events: Any, **options: Any) -> Provider:
         """A provider whose event stream consists of these events."""

@@ -121,8 +121,8 @@ def test_a_message_with_results_and_words_keeps_the_results_next_to_their_call()
 
 
 @pytest.mark.parametrize(("profile", "content"), [
-    ("openai", ""), ("deepseek", ""), ("vllm", ""), ("ollama", ""), ("llama.cpp", ""), ("generic", ""), ("openrouter", None),
-    (Profile(name="null", empty_content=None), None),
+    ("openai", ""), ("deepseek", ""), ("vllm", ""), ("ollama", ""), ("llama.cpp", ""), ("generic", ""),
+    ("openrouter", None), (Profile(name="null", empty_content=None), None),
 ])  # fmt: skip
 def test_the_content_of_a_message_with_calls_only(profile, content):
     """llm-14: the profile decides null or empty; the key is always there."""
@@ -218,7 +218,9 @@ def test_a_body_for_openai_and_for_others():
         "model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True,
         "stream_options": {"include_usage": True}, "max_completion_tokens": 5, "temperature": 0.0, "stop": ["x"],
         "reasoning_effort": "low",
-        "tools": [{"type": "function", "function": {"name": "read", "description": "", "parameters": {"type": "object"}}}],
+        "tools": [{"type": "function", "function": {
+            "name": "read", "description": "", "parameters": {"type": "object"},
+        }}],
     }  # fmt: skip
     assert _body("deepseek", **members)["thinking"] == {"type": "enabled"}
     assert _body("deepseek", reasoning_effort="none")["thinking"] == {"type": "disabled"}

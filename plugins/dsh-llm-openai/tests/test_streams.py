@@ -475,3 +475,12 @@ async def test_every_permutation_of_member_types_is_survived(wire):
             await wire.say(event, wire.delta("stop", content="end")).ask()
         except LlmError as error:
             pytest.fail(f"{event}: {error}")
+
+
+async def test_a_compressed_stream(wire):
+    """M-1: a proxy may compress the events."""
+    import gzip
+
+    body = gzip.compress(wire.sse(wire.delta("stop", content="x")))
+    provider = wire.speak(body[:20], body[20:], headers={"content-encoding": "gzip"})
+    assert (await provider.ask()).text == "x"

@@ -140,8 +140,7 @@ async def test_heartbeats_do_not_count(serve, wire, heartbeat):
     async with _adapter(server, idle_timeout=0.4) as adapter:
         heard = []
         with pytest.raises(LlmError, match="stopped sending") as caught:
-            async for chunk in adapter.stream(wire.asked()):
-                heard.append(chunk)
+            await wire.drain(adapter.stream(wire.asked()), heard)
         assert caught.value.code == "TIMEOUT"
         assert heard[-1] == TextDelta(0, "x")
         await asyncio.wait_for(server.gone.wait(), 10)

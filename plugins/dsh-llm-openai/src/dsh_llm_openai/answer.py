@@ -57,8 +57,9 @@ class Answer:
         self._events = 0
         self._head: list[bytes] = []  # the body, as long as no event was found in it
         self._parser = EventParser()
-        encoded = "content-encoding" in response.headers
-        self._source: Any = response.aiter_bytes() if encoded else response.aiter_raw()
+        # bytes as they come cost less, but compressed ones and those read already come only this way
+        plain = "content-encoding" not in response.headers and not response.is_stream_consumed
+        self._source: Any = response.aiter_raw() if plain else response.aiter_bytes()
         self._at_end = False
 
     async def read(self) -> list[StreamChunk] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from dsh_core._markers import hookimpl
-from dsh_core.errors import ConfigError
+from dsh_core.errors import ConfigError, LlmError
 from dsh_llm_openai.adapter import DEFAULT_IDLE_TIMEOUT, DEFAULT_TIMEOUT, OpenAIAdapter
 from dsh_llm_openai.client import import_ahead
 from dsh_llm_openai.profiles import PROFILES
@@ -78,7 +78,7 @@ class OpenAIPlugin:
     Registers an adapter for each provider that is configured or whose key is in the environment.
 
     Args:
-        config: The configuration; a mapping of the same form is taken too.
+        config: The configuration, as structured from `[plugins.llm-openai]`.
     """
 
     name = "llm-openai"
@@ -86,7 +86,7 @@ class OpenAIPlugin:
 
     def __init__(self, config: OpenAIConfig | None = None) -> None:
         self.config = OpenAIConfig() if config is None else config
-        self._registered: set[str] = set()
+        self._registered: dict[str, OpenAIAdapter] = {}
 
     @hookimpl
     def register(self, harness: Harness) -> None:
@@ -107,15 +107,21 @@ class OpenAIPlugin:
         harness = agent.harness
         model = agent.options.model or harness.config.model or ""
         provider = model.partition("/")[0] if "/" in model else ""
-        taken = provider in self._registered or any(known.startswith(f"{provider}/") for known in harness.llm.models())
-        if provider in PROFILES and not taken and PROFILES[provider].base_url is not None and self.config.discover:
+        if self.config.discover and _is_place(provider) and not _is_registered(harness, provider):
             self._add(harness, provider, _adapter(provider, ProviderConfig()), None)
         if provider in self._registered:
             import_ahead()
 
+    async def stop(self) -> None:
+        """Close the connections."""
+        adapters = list(self._registered.values())
+        self._registered.clear()
+        for adapter in adapters:
+            await adapter.aclose()
+
     def _add(self, harness: Harness, name: str, adapter: OpenAIAdapter, models: tuple[str, ...] | None) -> None:
         harness.llm.register(name, adapter, models=models)
-        self._registered.add(name)
+        self._registered[name] = adapter
 
     def _providers(self) -> dict[str, ProviderConfig]:
         providers = dict(self.config.providers)
@@ -126,6 +132,17 @@ class OpenAIPlugin:
             if base_url := os.environ.get(_LOCAL_URL):
                 providers.setdefault(_LOCAL, ProviderConfig(base_url=base_url))
         return providers
+
+
+def _is_place(name: str) -> bool:
+    return name in PROFILES and PROFILES[name].base_url is not None
+
+
+def _is_registered(harness: Harness, name: str) -> bool:
+    try:
+        return harness.llm.resolve(f"{name}/any")[0] == name
+    except LlmError:
+        return False
 
 
 def _adapter(name: str, provider: ProviderConfig) -> OpenAIAdapter:
