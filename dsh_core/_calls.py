@@ -40,21 +40,19 @@ def with_logged_calls(message: Message, registry: ToolRegistry, session: Session
 
     An id that is missing, empty or already used becomes `<id or call>-t<turn>s<step>i<index>`.
     """
-    if not any(isinstance(block, ToolCallBlock) for block in message.content):
-        return message
-    names = {wire_name(tool.name): tool.name for tool in registry.list()}
+    used = session.used_call_ids
     seen: set[str] = set()
     content: list[Block] = []
-    index = 0
+    changed = False
     for block in message.content:
-        if isinstance(block, ToolCallBlock):
+        if type(block) is ToolCallBlock:
             call_id = block.id
-            if not call_id or call_id in seen or call_id in session.used_call_ids:
-                call_id = f"{block.id or 'call'}-t{turn}s{step}i{index}"
+            if not call_id or call_id in seen or call_id in used:
+                call_id = f"{block.id or 'call'}-t{turn}s{step}i{len(seen)}"
             seen.add(call_id)
-            index += 1
-            name = names.get(block.name, block.name)
+            entry = registry.entry(block.name)
+            name = entry.definition.name if entry is not None else block.name
             if call_id != block.id or name != block.name:
-                block = ToolCallBlock(call_id, name, block.arguments)
+                block, changed = ToolCallBlock(call_id, name, block.arguments), True
         content.append(block)
-    return attrs.evolve(message, content=tuple(content))
+    return attrs.evolve(message, content=tuple(content)) if changed else message

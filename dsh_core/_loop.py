@@ -70,6 +70,7 @@ class LoopAgent:
     def __init__(self, harness: Harness, session: Session, options: AgentOptions, parent: Agent | None) -> None:
         self.harness = harness
         self.session = session
+        self.id = session.id
         self.options = options
         self.parent = parent
         self.status = "idle"
@@ -87,11 +88,6 @@ class LoopAgent:
         self._settled: asyncio.Future[None] | None = None
         self._header: RequestHeaderEvent | None = _last_header(session)
         self._header_is_ours = False
-
-    @property
-    def id(self) -> str:
-        """Id of the agent and of its session."""
-        return self.session.id
 
     @property
     def model(self) -> str | None:
@@ -213,12 +209,19 @@ class LoopAgent:
 
     def watch(self, callback: Callable[[object], None]) -> Registration:
         """Have `callback` called with each chunk and each event of this agent as they come."""
-        self.watchers = [*self.watchers, callback]
+        self._set_watchers([*self.watchers, callback])
 
         def undo() -> None:
-            self.watchers = [one for one in self.watchers if one is not callback]
+            self._set_watchers([one for one in self.watchers if one is not callback])
 
         return Registration(undo)
+
+    def _set_watchers(self, watchers: list[Callable[[object], None]]) -> None:
+        self.watchers = watchers
+        if watchers:
+            self.harness.watchers[self.id] = watchers
+        else:
+            self.harness.watchers.pop(self.id, None)
 
     # -- waiting -----------------------------------------------------------------------------------------
 

@@ -45,13 +45,15 @@ class HarnessSink:
 
     def notify(self, session: Session, event: SessionEvent) -> None:
         """Tell the observers, then whoever watches this agent."""
-        self._harness.hooks.session_event(session=session, event=event)
-        agent = self._harness.agents.get(session.id)
-        for watch in getattr(agent, "watchers", ()):
-            try:
-                watch(event)
-            except Exception:  # a watcher is a display: it must not reach the appender
-                _log.exception("a watcher of session %s failed", session.id)
+        harness = self._harness
+        harness.hooks.session_event(session=session, event=event)
+        watchers = harness.watchers.get(session.id)
+        if watchers:
+            for watch in watchers:
+                try:
+                    watch(event)
+                except Exception:  # a watcher is a display: it must not reach the appender
+                    _log.exception("a watcher of session %s failed", session.id)
 
     def created(self, session: Session) -> None:
         """Announce a live session."""

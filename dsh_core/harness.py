@@ -82,6 +82,7 @@ class Harness:
         self.agents = AgentRegistry(self)
         self.plugins = PluginManager(self, self.hooks, self.config, builtins=builtin_plugins(self))
         self.writer: PersistenceCoordinator | None = None
+        self.watchers: dict[str, list[Callable[[object], None]]] = {}
         self._services = ServiceRegistry()
         self._given = (tuple(plugins), tuple(tools))
         self._autoload = autoload

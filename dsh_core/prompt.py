@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -84,6 +85,8 @@ class SystemPrompt:
         self._tools = tools
         self._sections: dict[str, _Source] = {"agent:persona": _Source("agent:persona", PERSONA_ORDER, _persona)}
         self._variables: dict[str, Provider] = {"model": _model, "cwd": _cwd}
+        self._last: WeakKeyDictionary[Agent, tuple[tuple[Any, ...], PromptAssembly]] = WeakKeyDictionary()
+        self._rendered: tuple[PromptAssembly, str] | None = None
 
     def section(self, name: str, order: int, text: str | Provider) -> Registration:
         """
@@ -130,14 +133,26 @@ class SystemPrompt:
         Raises:
             HookError: A plugin failed.
         """
-        variables = {name: await _resolved(provider, agent) for name, provider in list(self._variables.items())}
+        parts = await self._parts(agent)
+        last = self._last.get(agent)
+        if last is None or last[0] != parts:  # mostly nothing changed since the step before
+            last = self._last[agent] = (parts, PromptAssembly(*parts))
+        return await self._hooks.system_prompt_assemble(agent=agent, assembly=last[1])
+
+    async def _parts(self, agent: Agent) -> tuple[Any, ...]:
+        variables: dict[str, str | None] = {}
+        for name, provider in list(self._variables.items()):
+            value = provider(agent)
+            variables[name] = value if value is None or type(value) is str else await _resolved(value)
         sections = []
-        for source in sorted(list(self._sections.values()), key=lambda one: one.order):
-            text = source.text if isinstance(source.text, str) else await _resolved(source.text, agent)
+        for source in list(self._sections.values()):
+            text = source.text if type(source.text) is str else source.text(agent)  # type: ignore[operator]
+            if text is not None and type(text) is not str:
+                text = await _resolved(text)
             if text:
                 sections.append(PromptSection(source.name, source.order, text))
-        assembly = PromptAssembly(sections, variables, self._tools.wire_schemas(agent.options.tools))
-        return await self._hooks.system_prompt_assemble(agent=agent, assembly=assembly)
+        sections.sort(key=_order)
+        return tuple(sections), variables, self._tools.wire_schemas(agent.options.tools)
 
     def render(self, assembly: PromptAssembly) -> str:
         """
@@ -146,13 +161,21 @@ class SystemPrompt:
         Raises:
             HarnessError: A malformed group, an unknown variable or one without a value; names the section (`PROMPT`).
         """
+        if self._rendered is not None and self._rendered[0] is assembly:
+            return self._rendered[1]
         texts = (render_template(one.text, assembly.variables, one.name).strip("\n") for one in assembly.sections)
-        return "\n\n".join(text for text in texts if text.strip())
+        rendered = "\n\n".join(text for text in texts if text.strip())
+        self._rendered = (assembly, rendered)
+        return rendered
 
 
-async def _resolved(provider: Provider, agent: Agent) -> str | None:
-    value = provider(agent)
-    return await value if inspect.isawaitable(value) else value
+def _order(section: PromptSection) -> int:
+    return section.order
+
+
+async def _resolved(value: Any) -> str | None:
+    resolved: str | None = await value if inspect.isawaitable(value) else value
+    return resolved
 
 
 def _persona(agent: Agent) -> str | None:

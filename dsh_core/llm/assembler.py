@@ -1,13 +1,17 @@
 """
-From chunks to blocks: the one place that knows how a stream becomes a message (M-1).
+The one place that turns a stream's chunks into blocks (M-1).
+
+It is lenient about how an adapter cuts its deltas and strict about what they are: a delta that does not fit
+its block is a malformed response, because guessing would put words into the model's mouth.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dsh_core.content import Block, Finish, Message, ReasoningBlock, TextBlock, ToolCallBlock, UnknownBlock, Usage
-from dsh_core.llm.seam import (
+from dsh_core.content import Block, Finish, Message, ReasoningBlock, TextBlock, ToolCallBlock, Usage
+from dsh_core.errors import LlmError
+from dsh_core.session.chunks import (
     BlockEnd,
     BlockStart,
     FinishChunk,
@@ -20,128 +24,152 @@ from dsh_core.llm.seam import (
 
 __all__ = ["BlockAssembler"]
 
-_KINDS: Final = frozenset({"text", "reasoning", "tool-call"})
-
-
-class _Building:
-    """One block while it is being written."""
-
-    __slots__ = ("block", "call_id", "closed", "kind", "name", "pieces")
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.pieces: list[str] = []
-        self.call_id = ""
-        self.name = ""
-        self.closed = False
-        self.block: Block | None = None
-
-    def finished(self) -> Block:
-        if self.block is not None:
-            return self.block
-        text = "".join(self.pieces)
-        if self.kind == "text":
-            return TextBlock(text)
-        if self.kind == "reasoning":
-            return ReasoningBlock(text)
-        if self.kind == "tool-call":
-            return ToolCallBlock(self.call_id, self.name, text)
-        return UnknownBlock(self.kind, {"text": text} if text else {})
+_TEXT: Final = "text"
+_REASONING: Final = "reasoning"
+_CALL: Final = "tool-call"
 
 
 class BlockAssembler:
     """
-    Takes the chunks of one stream and gives the message.
+    Assembles one response.
 
-    Blocks stand in the order in which they were first seen. A delta without a start opens its own kind;
-    deltas after the end of a block are ignored; the first end that carries a block counts more than the
-    deltas; the last usage and the last finish count.
+    Blocks stand in the order in which their index was first seen. A delta without a start opens its block; a
+    second start, and deltas behind the end of a block, are ignored. The first block-end that carries a block
+    counts more than the deltas. Of a call, the first id and the first name that are not empty are kept. The
+    last usage and the last finish win.
     """
 
-    __slots__ = ("_blocks", "_finish", "_usage")
+    __slots__ = ("_parts", "finish", "usage")
 
     def __init__(self) -> None:
-        self._blocks: dict[int, _Building] = {}
-        self._usage: Usage | None = None
-        self._finish: Finish | None = None
+        self._parts: dict[int, _Part] = {}
+        self.usage: Usage | None = None
+        """What the request cost, once the adapter has said so."""
+        self.finish: Finish | None = None
+        """Why the model stopped, once the adapter has said so."""
 
     def push(self, chunk: StreamChunk) -> None:
         """
         Take the next chunk.
 
         Raises:
+            LlmError: A delta of one kind in a block of another (`MALFORMED_RESPONSE`).
             TypeError: It is no chunk.
         """
         kind = type(chunk)
-        if kind is TextDelta or kind is ReasoningDelta:
-            building = self._blocks.get(chunk.index)  # type: ignore[union-attr]
-            if building is None:
-                building = self._open(chunk.index, "text" if kind is TextDelta else "reasoning")  # type: ignore[union-attr]
-            if not building.closed:
-                building.pieces.append(chunk.text)  # type: ignore[union-attr]
-        elif isinstance(chunk, ToolCallDelta):
-            self._push_call(chunk)
-        elif isinstance(chunk, BlockStart):
-            if chunk.index not in self._blocks:
-                self._open(chunk.index, chunk.kind)
-        elif isinstance(chunk, BlockEnd):
-            self._end(chunk)
-        elif isinstance(chunk, UsageChunk):
-            self._usage = chunk.usage
-        elif isinstance(chunk, FinishChunk):
-            self._finish = chunk.finish
+        if kind is TextDelta:
+            self._add(chunk.index, _TEXT, chunk.text)  # type: ignore[union-attr]
+        elif kind is ReasoningDelta:
+            self._add(chunk.index, _REASONING, chunk.text)  # type: ignore[union-attr]
         else:
-            raise TypeError(f"{kind.__name__} is not a chunk; an adapter yields the classes of dsh_core.llm")
+            self._push_other(chunk)
 
-    def _open(self, index: int, kind: str) -> _Building:
-        building = self._blocks[index] = _Building(kind)
-        return building
+    def _push_other(self, chunk: StreamChunk) -> None:
+        match chunk:
+            case ToolCallDelta():
+                part = self._add(chunk.index, _CALL, chunk.arguments)
+                if not part.ended:
+                    part.id = part.id or chunk.id or ""
+                    part.name = part.name or chunk.name or ""
+            case BlockStart():
+                if chunk.index not in self._parts:
+                    self._parts[chunk.index] = _Part(chunk.kind)
+            case BlockEnd():
+                self._end(chunk)
+            case UsageChunk():
+                self.usage = chunk.usage
+            case FinishChunk():
+                self.finish = chunk.finish
+            case TextDelta() | ReasoningDelta():
+                self._add(chunk.index, _TEXT if isinstance(chunk, TextDelta) else _REASONING, chunk.text)
+            case _:
+                raise TypeError(f"an adapter produced {type(chunk).__name__}, which is no chunk; see dsh_core.llm")
 
-    def _push_call(self, chunk: ToolCallDelta) -> None:
-        building = self._blocks.get(chunk.index) or self._open(chunk.index, "tool-call")
-        if building.closed:
-            return
-        building.call_id = building.call_id or chunk.id or ""
-        building.name = building.name or chunk.name or ""
-        building.pieces.append(chunk.arguments)
+    def _add(self, index: int, kind: str, text: str) -> _Part:
+        part = self._parts.get(index)
+        if part is None:
+            part = self._parts[index] = _Part(kind)
+        if part.ended:
+            return part
+        if part.kind != kind:
+            raise LlmError(
+                "MALFORMED_RESPONSE",
+                f"block {index} of the response began as {part.kind!r} and went on as {kind!r}; an adapter has to "
+                "give each block an index of its own",
+            )
+        part.texts.append(text)
+        return part
 
     def _end(self, chunk: BlockEnd) -> None:
-        building = self._blocks.get(chunk.index)
-        if building is None:
-            if chunk.block is None:
-                return
-            building = self._open(chunk.index, "text")
-        if building.block is None and not building.closed:
-            building.block = chunk.block
-        building.closed = True
+        part = self._parts.get(chunk.index)
+        if part is None:
+            part = self._parts[chunk.index] = _Part("")
+        part.ended = True
+        if part.whole is None:
+            part.whole = chunk.block
 
-    @property
-    def usage(self) -> Usage | None:
-        """What the request cost, as far as it was told."""
-        return self._usage
+    # -- what has come -----------------------------------------------------------------------------------
 
-    @property
-    def finish(self) -> Finish | None:
-        """Why the model stopped, or None before the end."""
-        return self._finish
+    def message(self) -> Message:
+        """What the response says so far; blocks of text without any text are left out."""
+        return Message("assistant", self._blocks())
+
+    def _blocks(self) -> tuple[Block, ...]:
+        made = (part.block() for part in self._parts.values())
+        return tuple(block for block in made if block is not None)
 
     @property
     def has_output(self) -> bool:
-        """Whether any text, reasoning or tool call has come."""
-        return any(
-            building.block is not None or building.kind not in ("text", "reasoning") or any(building.pieces)
-            for building in self._blocks.values()
-        )
-
-    def message(self) -> Message:
-        """The message as it is now; empty text and reasoning blocks are left out."""
-        blocks = [building.finished() for building in self._blocks.values()]
-        kept = [block for block in blocks if not isinstance(block, TextBlock | ReasoningBlock) or block.text]
-        return Message("assistant", tuple(kept))
+        """Whether any text, reasoning or call has come."""
+        return any(part.has_output() for part in self._parts.values())
 
     def visible_prefix(self) -> tuple[Block, ...]:
-        """The text and reasoning that came so far, without blank blocks and tool calls (L-6)."""
-        blocks = (building.finished() for building in self._blocks.values())
+        """The text and reasoning shown so far that are more than white space; no calls (L-6)."""
         return tuple(
-            block for block in blocks if isinstance(block, TextBlock | ReasoningBlock) and block.text.strip()
+            block
+            for block in self._blocks()
+            if isinstance(block, TextBlock | ReasoningBlock) and block.text.strip()
         )
+
+
+class _Part:
+    """One block in the making."""
+
+    __slots__ = ("ended", "id", "kind", "name", "texts", "whole")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.texts: list[str] = []
+        self.id = ""
+        self.name = ""
+        self.ended = False
+        self.whole: Block | None = None
+
+    def block(self) -> Block | None:
+        """The block as it stands, or None where it says nothing."""
+        if self.whole is not None:
+            return None if self.whole == TextBlock("") else self.whole
+        text = _joined(self.texts)
+        if self.kind == _CALL:
+            return ToolCallBlock(self.id, self.name, text)
+        if not text:
+            return None
+        return TextBlock(text) if self.kind == _TEXT else ReasoningBlock(text)
+
+    def has_output(self) -> bool:
+        """Whether the block says anything."""
+        if self.whole is not None:
+            return not isinstance(self.whole, TextBlock | ReasoningBlock) or bool(self.whole.text)
+        return self.kind == _CALL or any(self.texts)
+
+
+def _joined(texts: list[str]) -> str:
+    """The text of the deltas; a character that was cut into its two surrogates is one character again."""
+    text = "".join(texts)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return text

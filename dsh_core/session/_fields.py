@@ -122,8 +122,8 @@ def _without_defaults(value: Any, path: str, defaults: tuple[tuple[str, Any, ToW
     wire = {}
     for name, default, check in defaults:
         member = getattr(value, name)
-        if member != default or type(member) is not type(default):
-            wire[name] = check(member, f"{path}.{name}")
+        if member is not default and (member != default or type(member) is not type(default)):
+            wire[name] = check(member, name)
     return wire
 
 
@@ -180,14 +180,14 @@ def block_to_wire(block: Any, path: str) -> dict[str, Any]:
     """The wire form of a content block."""
     kind = type(block)
     if kind is TextBlock:
-        return {"type": "text", "text": _text(block.text, f"{path}.text")}
+        text = block.text
+        return {"type": "text", "text": text if type(text) is str else _text(text, f"{path}.text")}
     if kind is ToolCallBlock:
-        return {
-            "type": "tool-call",
-            "id": _text(block.id, f"{path}.id"),
-            "name": _text(block.name, f"{path}.name"),
-            "arguments": _text(block.arguments, f"{path}.arguments"),
-        }
+        call_id, name, arguments = block.id, block.name, block.arguments
+        if not (type(call_id) is str and type(name) is str and type(arguments) is str):
+            for part in ("id", "name", "arguments"):
+                _text(getattr(block, part), f"{path}.{part}")
+        return {"type": "tool-call", "id": call_id, "name": name, "arguments": arguments}
     if kind is ReasoningBlock:
         return {"type": "reasoning", "text": _text(block.text, f"{path}.text")}
     if kind is ImageBlock:
@@ -208,6 +208,8 @@ def block_to_wire(block: Any, path: str) -> dict[str, Any]:
 
 
 def _blocks_to_wire(blocks: Any, path: str) -> Any:
+    if len(blocks) == 1:
+        return [block_to_wire(blocks[0], path)]
     return [block_to_wire(block, f"{path}[{i}]") for i, block in enumerate(blocks)]
 
 

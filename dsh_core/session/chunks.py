@@ -202,12 +202,12 @@ class ChunkPacker:
             self._assembly.add("reasoning", chunk.index, text)  # type: ignore[union-attr]
             self._size += len(text)
             return ["reasoning", chunk.index, dt, text]  # type: ignore[union-attr]
-        if isinstance(chunk, ToolCallDelta):
-            return self._call_entry(chunk, dt)
-        if isinstance(chunk, BlockStart):
-            return ["start", chunk.index, dt, chunk.kind]
-        if isinstance(chunk, BlockEnd):
-            return self._end_entry(chunk, dt)
+        if kind is ToolCallDelta:
+            return self._call_entry(chunk, dt)  # type: ignore[arg-type]
+        if kind is BlockStart:
+            return ["start", chunk.index, dt, chunk.kind]  # type: ignore[union-attr]
+        if kind is BlockEnd:
+            return self._end_entry(chunk, dt)  # type: ignore[arg-type]
         if isinstance(chunk, UsageChunk):
             return ["usage", 0, dt, {name: count for name in _USAGE if (count := getattr(chunk.usage, name))}]
         if isinstance(chunk, FinishChunk):

@@ -13,8 +13,8 @@ import attrs
 import msgspec
 
 from dsh_core.errors import NotSerializable, SessionCorrupt
-from dsh_core.session._fields import Field, _flag, _text, fields_of
-from dsh_core.session._json import scrub
+from dsh_core.session._fields import Field, _flag, _integer, _text, fields_of
+from dsh_core.session._json import MAX_INT, scrub
 from dsh_core.session._registry import EventType, event_type_named, event_type_of
 from dsh_core.session.events import AssistantChunkEvent, UnknownEvent
 
@@ -133,7 +133,7 @@ def _by_name(cls: type) -> Mapping[str, Field]:
 
 @cache
 def _template(cls: type) -> tuple[bytes, bytes]:
-    """What stands before and behind the data, but for seq, time, surface and sources."""
+    """What stands before and behind the data of a plain event; `%d` for seq and time."""
     kind = _type_of(cls)
     head = b'{"seq":%d,"time":%d,"type":' + _encode(kind.name) + b',"data":'
     tail = b""
@@ -161,13 +161,16 @@ def prepare_data(data: Any) -> tuple[Any, bytes]:
         NotSerializable: A field has the wrong type or does not survive JSON.
     """
     cls = type(data)
-    wire = _to_wire(data, cls)
+    try:
+        wire = _writer(cls)(data)
+    except NotSerializable as error:
+        raise NotSerializable(f"event {_type_of(cls).name!r}: {error.message}") from None
     try:
         encoded = _encode(wire)
     except (UnicodeEncodeError, ValueError):
         wire = _scrubbed(wire)
         return _from_wire(cls, wire), _encode(wire)
-    return (_snapshot(data, cls, wire) if _free_fields(cls) or not cls.__module__.startswith("dsh_core.") else data), encoded
+    return (_snapshot(data, cls, wire) if _needs_snapshot(cls) else data), encoded
 
 
 def prepare_pack(data: AssistantChunkEvent) -> tuple[AssistantChunkEvent, bytes]:
@@ -183,14 +186,7 @@ def prepare_pack(data: AssistantChunkEvent) -> tuple[AssistantChunkEvent, bytes]
         return _from_wire(AssistantChunkEvent, wire), _encode(wire)
 
 
-def _to_wire(data: Any, cls: type) -> dict[str, Any]:
-    try:
-        return _writer(cls)(data)
-    except NotSerializable as error:
-        raise NotSerializable(f"event {_type_of(cls).name!r}: {error.message}") from None
-
-
-_INLINE: Final = {_text: "type({v}) is str", _flag: "type({v}) is bool"}
+_INLINE: Final = {_text: "type(v) is str", _flag: "type(v) is bool", _integer: "type(v) is int and -MAX_INT <= v <= MAX_INT"}
 
 
 @cache
@@ -201,7 +197,7 @@ def _writer(cls: type) -> Callable[[Any], dict[str, Any]]:
     Appending is the hottest path of the core, and a loop over a table of fields costs three times as much.
     """
     lines = ["def write(data):", "    wire = {}"]
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"MAX_INT": MAX_INT}
     for number, field in enumerate(_fields(cls)):
         names[f"check{number}"], names[f"default{number}"] = field.to_wire, field.default
         lines.append(f"    v = data.{field.name}")
@@ -211,7 +207,7 @@ def _writer(cls: type) -> Callable[[Any], dict[str, Any]]:
             indent = "        "
         inline = _INLINE.get(field.to_wire)
         checked = f"check{number}(v, {field.name!r})"
-        value = f"v if {inline.format(v='v')} else {checked}" if inline else checked
+        value = f"v if {inline} else {checked}" if inline else checked
         lines.append(f"{indent}wire[{field.name!r}] = {value}")
     lines.append("    return wire")
     exec("\n".join(lines), names)  # noqa: S102 - the source is made of field names of the class alone
@@ -222,6 +218,11 @@ def _writer(cls: type) -> Callable[[Any], dict[str, Any]]:
 def _kinds_differ(number: int) -> str:
     # False == 0 == 0.0, but they are different values in JSON.
     return f"type(v) is not type(default{number})"
+
+
+@cache
+def _needs_snapshot(cls: type) -> bool:
+    return bool(_free_fields(cls)) or not cls.__module__.startswith("dsh_core.")
 
 
 @cache
@@ -250,6 +251,8 @@ def _scrubbed(value: Any) -> Any:
 def encode_record(cls: type, seq: int, time: int, data: bytes, surface: Replace | None, sources: tuple[int, ...]) -> bytes:
     """The whole record of an event from the JSON of its data."""
     head, tail = _template(cls)
+    if surface is None and not sources:
+        return b"%b%b%b}" % (head % (seq, time), data, tail)
     end = tail
     if surface is not None:
         end += b',"surface":{"replace":[%d,%d]}' % (surface.first, surface.last)

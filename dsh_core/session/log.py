@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("dsh")
 
 
 def _now() -> int:
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 class SessionSink(Protocol):
@@ -120,6 +120,7 @@ class Session:
         clock: Callable[[], int] = _now,
     ) -> None:
         self.header = header
+        self.id = header.id
         self._sink: SessionSink | None = None
         self._clock = clock
         self._events: list[SessionEvent] = []
@@ -141,11 +142,6 @@ class Session:
         self._sink = sink
 
     # -- reading -----------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        """Id of the session."""
-        return self.header.id
 
     @property
     def events(self) -> EventLog:
@@ -214,11 +210,19 @@ class Session:
             InvariantViolation: A rule of the surface, or a plugin's invariant, refuses it.
             HarnessError: Called from inside an observer of this session (`REENTRANT`).
         """
-        self._refuse_reentrance()
+        if self._busy:
+            self._refuse_reentrance()
         if self._packer is not None:
             self.close_pack()
+        if replace is None and not sources:  # almost every event
+            if type(data) is ToolResultEvent and data.call_id not in self._open_calls:
+                self._refuse_result(data)
+            snapshot, encoded = prepare_data(data)
+            return self._push(snapshot, encoded, None, (), self._clock())
         mark = Replace(*replace) if replace is not None else None
-        snapshot, encoded = self._prepare(data, mark, sources := tuple(sources))
+        sources = tuple(sources)
+        self._check_references(data, mark, sources)
+        snapshot, encoded = prepare_data(data)
         return self._push(snapshot, encoded, mark, sources, self._clock())
 
     def validate(self, data: Any) -> None:
@@ -233,14 +237,13 @@ class Session:
             work()
 
     def _refuse_reentrance(self) -> None:
-        if self._busy:
-            raise HarnessError(
-                f"session.append was called from inside {self._busy} of session {self.id!r}; "
-                "append after it, or use agent.send, steer, inject or cancel",
-                "REENTRANT",
-            )
+        raise HarnessError(
+            f"session.append was called from inside {self._busy} of session {self.id!r}; "
+            "append after it, or use agent.send, steer, inject or cancel",
+            "REENTRANT",
+        )
 
-    def _prepare(self, data: Any, mark: Replace | None, sources: Sequence[int]) -> tuple[Any, bytes]:
+    def _check_references(self, data: Any, mark: Replace | None, sources: Sequence[int]) -> None:
         kind = event_type_of(type(data))
         if kind is None:
             raise NotSerializable(
@@ -254,9 +257,11 @@ class Session:
                 raise InvariantViolation(f"{kind.name} is not a message, so it cannot replace any")
             self._surface.check(data, mark, sources, lambda seq: self._events[seq].data)
         elif type(data) is ToolResultEvent and data.call_id not in self._open_calls:
-            what = "was answered already" if data.call_id in self._call_ids else "was never made"
-            raise InvariantViolation(f"tool/result: call {data.call_id!r} {what}")
-        return prepare_data(data)
+            self._refuse_result(data)
+
+    def _refuse_result(self, data: ToolResultEvent) -> None:
+        what = "was answered already" if data.call_id in self._call_ids else "was never made"
+        raise InvariantViolation(f"tool/result: call {data.call_id!r} {what}")
 
     def _push(self, data: Any, encoded: bytes, mark: Replace | None, sources: tuple[int, ...], now: int) -> SessionEvent:
         seq = len(self._events)
@@ -340,7 +345,8 @@ class Session:
 
     def append_chunk(self, turn: int, step: int, attempt: int, chunk: StreamChunk) -> None:
         """Log a raw chunk; consecutive chunks share an event (S-8)."""
-        self._refuse_reentrance()
+        if self._busy:
+            self._refuse_reentrance()
         packer = self._packer
         now = self._clock()
         if packer is None or packer.key != (turn, step, attempt):

@@ -24,7 +24,7 @@ __all__ = ["SessionStore"]
 
 
 def _now() -> int:
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 class SessionStore:
