@@ -60,6 +60,7 @@ class Answer:
         # bytes as they come cost less, but compressed ones and those read already come only this way
         plain = "content-encoding" not in response.headers and not response.is_stream_consumed
         self._source: Any = response.aiter_raw() if plain else response.aiter_bytes()
+        self._anext = self._source.__anext__
         self._at_end = False
 
     async def read(self) -> list[StreamChunk] | None:
@@ -94,7 +95,7 @@ class Answer:
         import httpx2
 
         try:
-            return await self._watch.wait(self._source.__anext__())
+            return await self._watch.wait(self._anext())
         except StopAsyncIteration:
             return None
         except Silence:
@@ -107,27 +108,31 @@ class Answer:
             raise self._broken(error) from error
 
     def _take(self, event: Event) -> list[StreamChunk]:
-        data = event.data
-        if self._done or not data.strip():
-            return []
-        if data.strip() == _DONE:
-            self._events += 1
-            self._done = True
-            self._watch.set_limit(_AFTER_DONE)
+        if self._done or (event.data[:1] != b"{" and self._is_mark(event.data.strip())):
             return []
         chunk = self._decode(event)
         if chunk is None:
             return []
         self._events += 1
-        self._refuse_failure(chunk, event)
+        if not chunk.choices or chunk.error or event.name or chunk.choices[0].error:
+            self._refuse_failure(chunk, event)
         if chunk.choices or chunk.usage is not None:
             self._watch.touch()
-        was_finished = self._translator.finished
-        out = self._translator.take(chunk)
-        if not was_finished and self._translator.finished:
+        translator = self._translator
+        was_finished = translator.finished
+        out = translator.take(chunk)
+        if translator.finished and not was_finished:
             limit = self._idle_timeout
             self._watch.set_limit(_AFTER_FINISH if limit is None else min(_AFTER_FINISH, limit))
         return out
+
+    def _is_mark(self, data: bytes) -> bool:
+        """Whether this is the end mark, or nothing at all."""
+        if data == _DONE:
+            self._events += 1
+            self._done = True
+            self._watch.set_limit(_AFTER_DONE)
+        return data in (_DONE, b"")
 
     def _decode(self, event: Event) -> Chunk | None:
         try:

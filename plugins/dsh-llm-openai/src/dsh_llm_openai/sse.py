@@ -39,6 +39,8 @@ class EventParser:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that these bytes complete."""
+        if self._is_one_event(data):  # what nearly every read of a stream of deltas gives
+            return [Event(b"", data[6:-2])]
         if b"\n" not in data:
             if data:
                 self._parts.append(data)
@@ -51,6 +53,15 @@ class EventParser:
         if rest := lines.pop():
             self._parts.append(rest)
         return self._take(lines)
+
+    def _is_one_event(self, data: bytes) -> bool:
+        return (
+            data[:7] == b"data: {"
+            and data[-2:] == b"\n\n"
+            and not (self._first or self._parts or self._data or self._name)
+            and data.count(b"\n") == 2
+            and b"\r" not in data
+        )
 
     def close(self) -> list[Event]:
         """The events left at the end of the body; the last one may lack its blank line."""

@@ -125,8 +125,9 @@ class Translator:
             self._usage = usage_of(choice.usage) or self._usage
 
     def _take_delta(self, delta: Delta, out: list[StreamChunk]) -> None:
-        if thought := self._reasoning(delta):
-            self._prose("reasoning", thought, out)
+        if delta.reasoning_content or delta.reasoning or delta.reasoning_details or delta.thinking:
+            if thought := self._reasoning(delta):
+                self._prose("reasoning", thought, out)
         if delta.content:
             self._prose("text", delta.content, out)
         if delta.refusal:

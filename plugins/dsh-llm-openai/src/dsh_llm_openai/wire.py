@@ -84,17 +84,21 @@ class MessageWriter:
             parts.append(encode({"role": "system", "content": system}))
         waiting: list[bytes] = []  # images out of tool results; results of one batch must stand together
         last_role = ""
+        kept_of = self._kept.get  # this loop runs over the whole history at every step
         for message in messages:
-            fragment = self._fragment(message)
-            if not fragment.parts:
+            kept = kept_of(id(message))
+            pieces, after_tools, first_role, role = (
+                kept[1] if kept is not None and kept[0]() is message else self._fragment(message)
+            )
+            if not pieces:
                 continue
-            if fragment.first_role != "tool":
+            if first_role != "tool" and last_role == "tool":
                 last_role = self._release(waiting, parts, last_role)
-                self._separate(parts, last_role, fragment.first_role)
-            parts += fragment.parts
-            last_role = fragment.last_role
-            if fragment.after_tools is not None:
-                waiting.append(fragment.after_tools)
+                self._separate(parts, last_role, first_role)
+            parts += pieces
+            last_role = role
+            if after_tools is not None:
+                waiting.append(after_tools)
         self._release(waiting, parts, last_role)
         return b"[" + b",".join(parts) + b"]"
 
@@ -111,11 +115,8 @@ class MessageWriter:
             parts.append(b'{"role":"assistant","content":"OK."}')
 
     def _fragment(self, message: Message) -> Fragment:
-        key = id(message)
-        kept = self._kept.get(key)
-        if kept is not None and kept[0]() is message:
-            return kept[1]
         fragment = self._make(message)
+        key = id(message)
         forget = partial(_forget, weakref.ref(self), key)
         self._kept[key] = (weakref.ref(message, forget), fragment)
         return fragment
