@@ -11,10 +11,12 @@ from typing import Any, Final, NoReturn
 
 from dsh_core.errors import NotSerializable
 
-__all__ = ["MAX_INT", "FrozenDict", "FrozenList", "freeze_json", "scrub"]
+__all__ = ["MAX_INT", "FrozenDict", "FrozenList", "Misfit", "freeze", "freeze_json", "frozen", "scrub", "scrubbed"]
 
 MAX_INT: Final = 2**53 - 1
-_MAX_DEPTH: Final = 200
+"""The largest integer that every reader of JSON keeps exact."""
+
+MAX_DEPTH: Final = 200
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -44,18 +46,52 @@ class FrozenList(list[Any]):
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(type(item) for item in self))
+        return hash(len(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (FrozenList, (list(self),))
 
 
+class Misfit(Exception):
+    """
+    A value that does not fit where it stands; what contains it adds the way to it.
+
+    Args:
+        why: What is wrong, to be read behind the path.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self._steps: list[str] = []
+
+    def under(self, step: str) -> Misfit:
+        """The same, one level further out; `step` is such as `.name` or `[0]`."""
+        self._steps.append(step)
+        return self
+
+    def path(self, root: str = "$") -> str:
+        """The way to the value."""
+        return root + "".join(reversed(self._steps))
+
+
 def scrub(text: str) -> str:
     """`text` with lone surrogates replaced by U+FFFD; pairs become the character they mean."""
-    if not _SURROGATE.search(text):
+    if text.isascii() or not _SURROGATE.search(text):
         return text
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return _SURROGATE.sub("\ufffd", joined)
+
+
+def scrubbed(value: Any) -> Any:
+    """A plain copy of a JSON value with `scrub` applied to every text and key in it."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {scrub(key): scrubbed(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [scrubbed(member) for member in value]
+    return value
 
 
 def freeze_json(value: Any, *, where: str, path: str = "$") -> Any:
@@ -71,38 +107,81 @@ def freeze_json(value: Any, *, where: str, path: str = "$") -> Any:
         NotSerializable: NaN, infinities, bytes, tuples, sets, keys that are no strings, other objects, cycles
             and integers beyond ±(2⁵³−1); the message names `where` and the path.
     """
-    return _freeze(value, where, path, 0)
+    try:
+        return freeze(value)
+    except Misfit as misfit:
+        raise NotSerializable(f"{where}: {misfit.path(path)} {misfit.why}") from None
 
 
-def _freeze(value: Any, where: str, path: str, depth: int) -> Any:
+def freeze(value: Any) -> Any:
+    """
+    A frozen copy of a JSON value; what is frozen already is returned as it is.
+
+    Raises:
+        Misfit: It does not survive JSON.
+    """
+    return _freeze(value, set())
+
+
+def _freeze(value: Any, around: set[int]) -> Any:
     kind = type(value)
     if kind is str:
         return scrub(value)
-    if value is None or kind is bool:
+    if value is None or kind is bool or kind is FrozenDict or kind is FrozenList:
         return value
     if kind is int:
         if -MAX_INT <= value <= MAX_INT:
             return value
-        raise NotSerializable(f"{where}: {path} is an integer beyond ±(2^53-1); pass it as text")
+        raise Misfit("is an integer beyond ±(2^53-1); pass it as text")
     if kind is float:
         if math.isfinite(value):
             return value
-        raise NotSerializable(f"{where}: {path} is {value!r}, which JSON has no form for")
-    if depth > _MAX_DEPTH:
-        raise NotSerializable(f"{where}: {path} is nested deeper than {_MAX_DEPTH} levels, or contains itself")
-    if kind in (FrozenDict, FrozenList):
-        return value
-    if isinstance(value, Mapping):
-        return FrozenDict(_members(value, where, path, depth))
-    if kind is list:
-        return FrozenList([_freeze(item, where, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)])
-    raise NotSerializable(f"{where}: {path} is a {kind.__name__}, which does not survive JSON; convert it first")
+        raise Misfit(f"is {value!r}, which JSON has no form for")
+    if kind is list or isinstance(value, Mapping):
+        return _freeze_container(value, around)
+    raise Misfit(f"is a {kind.__name__}, which does not survive JSON; convert it first")
 
 
-def _members(value: Mapping[Any, Any], where: str, path: str, depth: int) -> list[tuple[str, Any]]:
-    members = []
+def _freeze_container(value: Any, around: set[int]) -> Any:
+    if id(value) in around:
+        raise Misfit("contains itself")
+    if len(around) >= MAX_DEPTH:
+        raise Misfit(f"is nested deeper than {MAX_DEPTH} levels")
+    around.add(id(value))
+    made = _freeze_list(value, around) if type(value) is list else _freeze_members(value, around)
+    around.discard(id(value))
+    return made
+
+
+def _freeze_list(value: list[Any], around: set[int]) -> FrozenList:
+    items = []
+    for index, item in enumerate(value):
+        try:
+            items.append(_freeze(item, around))
+        except Misfit as misfit:
+            raise misfit.under(f"[{index}]") from None
+    return FrozenList(items)
+
+
+def _freeze_members(value: Mapping[Any, Any], around: set[int]) -> FrozenDict:
+    members: dict[str, Any] = {}
     for key, member in value.items():
         if type(key) is not str:
-            raise NotSerializable(f"{where}: {path} has the key {key!r}, which is not a string")
-        members.append((scrub(key), _freeze(member, where, f"{path}.{key}", depth + 1)))
-    return members
+            raise Misfit(f"has the key {key!r}, which is not a string")
+        try:
+            members[scrub(key)] = _freeze(member, around)
+        except Misfit as misfit:
+            raise misfit.under(f".{key}") from None
+    if len(members) != len(value):
+        raise Misfit("has keys that differ only in broken characters")
+    return FrozenDict(members)
+
+
+def frozen(value: Any) -> Any:
+    """`freeze` for what a JSON decoder made, which needs no check."""
+    kind = type(value)
+    if kind is dict:
+        return FrozenDict({key: frozen(member) for key, member in value.items()})
+    if kind is list:
+        return FrozenList([frozen(item) for item in value])
+    return value

@@ -5,22 +5,28 @@ Events as bytes, and back (S-1). What is encoded at the append is what is writte
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Final
 
 import attrs
 import msgspec
 
 from dsh_core.errors import NotSerializable, SessionCorrupt
-from dsh_core.session._fields import Field, _flag, _integer, _text, fields_of
-from dsh_core.session._json import MAX_INT, scrub
+from dsh_core.session._classes import class_rule, is_frozen
+from dsh_core.session._json import Misfit, scrubbed
 from dsh_core.session._registry import EventType, event_type_named, event_type_of
-from dsh_core.session.events import AssistantChunkEvent, UnknownEvent
+from dsh_core.session._rules import Convert
+from dsh_core.session.events import UnknownEvent
 
-__all__ = ["Replace", "SessionEvent", "decode_event", "encode_event", "prepare_data", "prepare_pack", "release_bytes"]
-
-_encode: Final = msgspec.json.Encoder().encode
+__all__ = [
+    "Replace",
+    "SessionEvent",
+    "decode_event",
+    "encode_event",
+    "encode_record",
+    "prepare_data",
+    "release_bytes",
+    "sealed",
+]
 
 
 @attrs.frozen
@@ -55,96 +61,67 @@ class SessionEvent:
     data: Any = attrs.field(hash=False)
     surface: Replace | None = None
     sources: tuple[int, ...] = ()
-    _encoded: bytes | None = attrs.field(default=None, eq=False, repr=False)
-    _keeps_bytes: bool = attrs.field(default=False, eq=False, repr=False)
+    # The record made at the append, until it is written; the record as it was read, where that says more
+    # than the data; whether the data are a snapshot that nobody can change.
+    _encoded: bytes | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _read: bytes | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _sealed: bool = attrs.field(default=False, init=False, eq=False, repr=False)
 
     @property
     def type(self) -> str:
         """Wire name of the event's type."""
         data = self.data
-        return data.type if type(data) is UnknownEvent else _type_of(type(data)).name
+        return data.type if type(data) is UnknownEvent else _codec_of(type(data)).type.name
 
     @property
     def ignorable(self) -> bool:
         """Whether a reader that does not know the type may leave the event out."""
         if type(self.data) is UnknownEvent:
-            return b'"ignorable":true' in self.data.raw and _envelope(self.data.raw).ignorable
-        return _type_of(type(self.data)).ignorable
+            return msgspec.json.decode(self.data.raw, type=_Flags).ignorable
+        return _codec_of(type(self.data)).type.ignorable
 
 
-class _Surface(msgspec.Struct, frozen=True):
-    replace: tuple[int, int]
+# -- one codec for each class ----------------------------------------------------------------------------
 
 
-class _Envelope(msgspec.Struct, frozen=True, gc=False):
-    seq: int
-    time: int
-    type: str
-    data: msgspec.Raw = msgspec.Raw(b"{}")
-    v: int = 1
-    ignorable: bool = False
-    surface: _Surface | None = None
-    sources: tuple[int, ...] = ()
+class _Codec:
+    """How one class of events is written and read, looked up once."""
+
+    __slots__ = ("cls", "head", "mutable", "read", "record", "tail", "type", "write")
+
+    def __init__(self, cls: type, event_type: EventType) -> None:
+        try:
+            rule = class_rule(cls)
+        except TypeError as error:
+            raise NotSerializable(f"event {event_type.name!r}: {error}") from error
+        self.cls, self.type, self.mutable = cls, event_type, not is_frozen(cls)
+        self.write: Convert = rule.write
+        self.read: Convert = rule.read
+        self.head = b'{"seq":%%d,"time":%%d,"type":"%b","data":%%b' % event_type.name.encode()
+        self.tail = b',"v":%d' % event_type.version if event_type.version != 1 else b""
+        if event_type.ignorable:
+            self.tail += b',"ignorable":true'
+        self.record = self.head + self.tail + b"}"
 
 
-_STORED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
-_decode: Final = msgspec.json.Decoder().decode
+_codecs: Final[dict[type, _Codec]] = {}  # a cache: what a class says of itself, worked out at its first event
 
 
-def _envelope(record: bytes) -> _Envelope:
-    try:
-        return _decode_envelope(record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if not _STORED_SURROGATE.search(record):
-            raise SessionCorrupt(f"not an event record: {error}") from error
-    return _poisoned_envelope(record)
-
-
-def _poisoned_envelope(record: bytes) -> _Envelope:
-    """The envelope of an older writer's record, with U+FFFD in place of the half surrogate pairs it escaped."""
-    import json
-
-    try:
-        return _decode_envelope(_encode(_scrubbed(json.loads(record))))
-    except (msgspec.DecodeError, ValueError) as error:
-        raise SessionCorrupt(f"not an event record: {error}") from error
-
-
-@cache
-def _type_of(cls: type) -> EventType:
-    found = event_type_of(cls)
-    if found is None:
-        raise NotSerializable(
-            f"{cls.__name__} is not an event class; register it with @session_event('area/what')"
-        )
-    return found
-
-
-@cache
-def _fields(cls: type) -> tuple[Field, ...]:
-    return fields_of(cls)
-
-
-@cache
-def _by_name(cls: type) -> Mapping[str, Field]:
-    return {field.name: field for field in _fields(cls)}
-
-
-@cache
-def _template(cls: type) -> tuple[bytes, bytes]:
-    """What stands before and behind the data of a plain event; `%d` for seq and time."""
-    kind = _type_of(cls)
-    head = b'{"seq":%d,"time":%d,"type":' + _encode(kind.name) + b',"data":'
-    tail = b""
-    if kind.version != 1:
-        tail += b',"v":%d' % kind.version
-    if kind.ignorable:
-        tail += b',"ignorable":true'
-    return head, tail
+def _codec_of(cls: type) -> _Codec:
+    codec = _codecs.get(cls)
+    if codec is None:
+        event_type = event_type_of(cls)
+        if event_type is None:
+            raise NotSerializable(
+                f"{cls.__name__} is not an event class; register it with @session_event('area/what')"
+            )
+        codec = _codecs[cls] = _Codec(cls, event_type)
+    return codec
 
 
 # -- writing ---------------------------------------------------------------------------------------------
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def prepare_data(data: Any) -> tuple[Any, bytes]:
@@ -155,110 +132,41 @@ def prepare_data(data: Any) -> tuple[Any, bytes]:
         data: An instance of a registered event class.
 
     Returns:
-        The snapshot that goes into the log, and its JSON.
+        What goes into the log, the data themselves if nobody can change them, and its JSON.
 
     Raises:
-        NotSerializable: A field has the wrong type or does not survive JSON.
+        NotSerializable: A field has the wrong type or does not survive JSON; names event type and path.
     """
-    cls = type(data)
+    codec = _codecs.get(type(data)) or _codec_of(type(data))
+    notes: list[str] = []
     try:
-        wire = _writer(cls)(data)
-    except NotSerializable as error:
-        raise NotSerializable(f"event {_type_of(cls).name!r}: {error.message}") from None
-    try:
-        encoded = _encode(wire)
-    except (UnicodeEncodeError, ValueError):
-        wire = _scrubbed(wire)
-        return _from_wire(cls, wire), _encode(wire)
-    return (_snapshot(data, cls, wire) if _needs_snapshot(cls) else data), encoded
+        wire = codec.write(data, notes)
+        try:
+            encoded = _encode(wire)
+        except UnicodeEncodeError:
+            wire = scrubbed(wire)
+            encoded = _encode(wire)
+            notes.append("scrubbed")
+        return (codec.read(wire, []) if notes else data), encoded
+    except Misfit as misfit:
+        raise NotSerializable(f"event {codec.type.name!r}: {misfit.path('$')} {misfit.why}") from None
+    except RecursionError:
+        raise NotSerializable(f"event {codec.type.name!r}: it is nested too deeply") from None
 
 
-def prepare_pack(data: AssistantChunkEvent) -> tuple[AssistantChunkEvent, bytes]:
-    """The same for a pack that the packer made: its entries are lists of checked values nobody else holds."""
-    wire: dict[str, Any] = {"turn": data.turn, "step": data.step}
-    if data.attempt != 1:
-        wire["attempt"] = data.attempt
-    wire["chunks"] = data.chunks
-    try:
-        return data, _encode(wire)
-    except (UnicodeEncodeError, ValueError):
-        wire = _scrubbed(wire)
-        return _from_wire(AssistantChunkEvent, wire), _encode(wire)
-
-
-_INLINE: Final = {_text: "type(v) is str", _flag: "type(v) is bool", _integer: "type(v) is int and -MAX_INT <= v <= MAX_INT"}
-
-
-@cache
-def _writer(cls: type) -> Callable[[Any], dict[str, Any]]:
-    """
-    A function from an event to its wire form, written out field by field.
-
-    Appending is the hottest path of the core, and a loop over a table of fields costs three times as much.
-    """
-    lines = ["def write(data):", "    wire = {}"]
-    names: dict[str, Any] = {"MAX_INT": MAX_INT}
-    for number, field in enumerate(_fields(cls)):
-        names[f"check{number}"], names[f"default{number}"] = field.to_wire, field.default
-        lines.append(f"    v = data.{field.name}")
-        indent = "    "
-        if field.default is not attrs.NOTHING:
-            lines.append(f"    if v is not default{number} and (v != default{number} or {_kinds_differ(number)}):")
-            indent = "        "
-        inline = _INLINE.get(field.to_wire)
-        checked = f"check{number}(v, {field.name!r})"
-        value = f"v if {inline} else {checked}" if inline else checked
-        lines.append(f"{indent}wire[{field.name!r}] = {value}")
-    lines.append("    return wire")
-    exec("\n".join(lines), names)  # noqa: S102 - the source is made of field names of the class alone
-    writer: Callable[[Any], dict[str, Any]] = names["write"]
-    return writer
-
-
-def _kinds_differ(number: int) -> str:
-    # False == 0 == 0.0, but they are different values in JSON.
-    return f"type(v) is not type(default{number})"
-
-
-@cache
-def _needs_snapshot(cls: type) -> bool:
-    return bool(_free_fields(cls)) or not cls.__module__.startswith("dsh_core.")
-
-
-@cache
-def _free_fields(cls: type) -> tuple[Field, ...]:
-    return tuple(field for field in _fields(cls) if field.free)
-
-
-def _snapshot(data: Any, cls: type, wire: dict[str, Any]) -> Any:
-    """The data that go into the log: what could still be changed from outside is a frozen copy."""
-    if not cls.__module__.startswith("dsh_core."):
-        return _from_wire(cls, wire)  # a plugin's class may be mutable as a whole
-    changes = {field.name: field.from_wire(wire[field.name]) for field in _free_fields(cls) if field.name in wire}
-    return attrs.evolve(data, **changes) if changes else data
-
-
-def _scrubbed(value: Any) -> Any:
-    if isinstance(value, str):
-        return scrub(value)
-    if isinstance(value, dict):
-        return {scrub(key): _scrubbed(member) for key, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_scrubbed(member) for member in value]
-    return value
-
-
-def encode_record(cls: type, seq: int, time: int, data: bytes, surface: Replace | None, sources: tuple[int, ...]) -> bytes:
+def encode_record(
+    cls: type, seq: int, time: int, data: bytes, surface: Replace | None, sources: tuple[int, ...]
+) -> bytes:
     """The whole record of an event from the JSON of its data."""
-    head, tail = _template(cls)
+    codec = _codecs.get(cls) or _codec_of(cls)
     if surface is None and not sources:
-        return b"%b%b%b}" % (head % (seq, time), data, tail)
-    end = tail
+        return codec.record % (seq, time, data)
+    record = codec.head % (seq, time, data) + codec.tail
     if surface is not None:
-        end += b',"surface":{"replace":[%d,%d]}' % (surface.first, surface.last)
+        record += b',"surface":{"replace":[%d,%d]}' % (surface.first, surface.last)
     if sources:
-        end += b',"sources":' + _encode(sources)
-    return head % (seq, time) + data + end + b"}"
+        record += b',"sources":' + _encode(sources)
+    return record + b"}"
 
 
 def encode_event(event: SessionEvent) -> bytes:
@@ -267,23 +175,84 @@ def encode_event(event: SessionEvent) -> bytes:
 
     Events of unknown types, and those with members this version does not know, come out byte for byte as
     they were read.
+
+    Raises:
+        NotSerializable: The event was made by hand, and its data do not survive JSON.
     """
     if event._encoded is not None:
         return event._encoded
+    if event._read is not None:
+        return event._read
     if type(event.data) is UnknownEvent:
-        raw: bytes = event.data.raw
-        return raw
-    _, data = prepare_data(event.data)
+        return event.data.raw
+    data = prepare_data(event.data)[1]
     return encode_record(type(event.data), event.seq, event.time, data, event.surface, event.sources)
 
 
+def sealed(event: SessionEvent, encoded: bytes | None = None, read: bytes | None = None) -> SessionEvent:
+    """
+    Mark an event whose data are a snapshot.
+
+    Args:
+        event: The event, fresh.
+        encoded: Its record, kept until it is written.
+        read: Its record as it was read, kept for good.
+    """
+    _set(event, "_sealed", True)
+    if encoded is not None:
+        _set(event, "_encoded", encoded)
+    if read is not None:
+        _set(event, "_read", read)
+    return event
+
+
+_set: Final = object.__setattr__
+
+
 def release_bytes(event: SessionEvent) -> None:
-    """Let go of the bytes of an event that has been written."""
-    if not event._keeps_bytes:
-        object.__setattr__(event, "_encoded", None)
+    """Let go of the bytes of an event that has been written, or that nobody will write."""
+    _set(event, "_encoded", None)
 
 
 # -- reading ---------------------------------------------------------------------------------------------
+
+
+class _Surface(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    replace: tuple[int, int]
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seq: int
+    time: int
+    type: str
+    data: dict[str, Any]
+    v: int = 1
+    ignorable: bool = False
+    surface: _Surface | None = None
+    sources: tuple[int, ...] = ()
+
+
+class _OpenSurface(msgspec.Struct, frozen=True):
+    replace: tuple[int, int]
+
+
+class _OpenEnvelope(msgspec.Struct, frozen=True):
+    seq: int
+    time: int
+    type: str
+    data: dict[str, Any]
+    v: int = 1
+    ignorable: bool = False
+    surface: _OpenSurface | None = None
+    sources: tuple[int, ...] = ()
+
+
+class _Flags(msgspec.Struct, frozen=True):
+    ignorable: bool = False
+
+
+_decode: Final = msgspec.json.Decoder(_Envelope).decode
+_STORED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def decode_event(record: bytes) -> SessionEvent:
@@ -299,43 +268,54 @@ def decode_event(record: bytes) -> SessionEvent:
     Raises:
         SessionCorrupt: It is not a record, or its data do not fit their type.
     """
-    envelope = _envelope(record)
-    surface = Replace(*envelope.surface.replace) if envelope.surface is not None else None
-    kind = event_type_named(envelope.type)
-    if kind is None or envelope.v > kind.version:
-        unknown = UnknownEvent(envelope.type, bytes(record))
-        return SessionEvent(envelope.seq, envelope.time, unknown, surface, envelope.sources)
+    kept: bytes | None = None
+    envelope: _Envelope | _OpenEnvelope
     try:
-        wire = _wire_of(envelope.data, record)
-        data = _from_wire(kind.cls, wire)
-        extra = not wire.keys() <= _by_name(kind.cls).keys()
-    except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError, NotSerializable) as error:
-        raise SessionCorrupt(
-            f"event {envelope.seq} ({envelope.type}) does not fit its type: {type(error).__name__}: {error}"
-        ) from error
-    kept = bytes(record) if extra else None
-    return SessionEvent(envelope.seq, envelope.time, data, surface, envelope.sources, kept, extra)
+        envelope = _decode(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        envelope, kept = _decode_openly(record)
+    event_type = event_type_named(envelope.type)
+    if event_type is None or envelope.v > event_type.version:
+        return _event(envelope, UnknownEvent(envelope.type, bytes(record)), None)
+    notes: list[str] = []
+    data = _structured(envelope, event_type, notes)
+    if notes or (envelope.v, envelope.ignorable) != (event_type.version, event_type.ignorable):
+        kept = kept or bytes(record)
+    return _event(envelope, data, kept)
 
 
-def _wire_of(raw: msgspec.Raw, record: bytes) -> dict[str, Any]:
-    if _STORED_SURROGATE.search(record):
-        # Older writers escaped half surrogate pairs; they are read as U+FFFD and go out clean.
-        import json
-
-        wire = _scrubbed(json.loads(bytes(raw)))
-    else:
-        wire = _decode(raw)
-    if type(wire) is not dict:
-        raise TypeError("data is not an object")
-    return wire
+def _event(envelope: _Envelope | _OpenEnvelope, data: Any, read: bytes | None) -> SessionEvent:
+    surface = envelope.surface
+    mark = Replace(*surface.replace) if surface is not None else None
+    return sealed(SessionEvent(envelope.seq, envelope.time, data, mark, envelope.sources), read=read)
 
 
-def _from_wire(cls: type, wire: Mapping[str, Any]) -> Any:
-    fields = _by_name(cls)
-    values = {}
-    for name, value in wire.items():
-        field = fields.get(name)
-        if field is not None:
-            values[name] = field.from_wire(value)
-    data = cls(**values)
-    return data
+def _structured(envelope: _Envelope | _OpenEnvelope, event_type: EventType, notes: list[str]) -> Any:
+    try:
+        return _codec_of(event_type.cls).read(envelope.data, notes)
+    except Misfit as misfit:
+        reason = f"{misfit.path('data')} {misfit.why}"
+    except Exception as error:  # a plugin's class checks its fields as it likes
+        reason = f"{type(error).__name__}: {error}"
+    raise SessionCorrupt(f"event {envelope.seq} ({envelope.type}) does not fit its type: {reason}")
+
+
+def _decode_openly(record: bytes) -> tuple[_OpenEnvelope, bytes]:
+    """The envelope of a record with members of a later version, or with the half surrogates of an older one."""
+    try:
+        return msgspec.json.decode(record, type=_OpenEnvelope), bytes(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if not _STORED_SURROGATE.search(record):
+            raise SessionCorrupt(f"not an event record: {error}") from error
+    import json
+
+    try:
+        # Half a surrogate pair is legal in JSON's escapes and not in text; it is read as U+FFFD and goes out clean.
+        value = scrubbed(json.loads(record, parse_constant=_refuse_constant))
+        return msgspec.convert(value, _OpenEnvelope), _encode(value)
+    except (ValueError, RecursionError) as error:
+        raise SessionCorrupt(f"not an event record: {error}") from error
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")

@@ -7,30 +7,31 @@ knows nothing of hooks or disks; a sink is told.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Protocol, overload
+from typing import Any, Final, Protocol
 
 from dsh_core.content import ToolCallBlock
-from dsh_core.errors import HarnessError, InvariantViolation, NotSerializable, SequenceError
-from dsh_core.session._registry import event_type_of
-from dsh_core.session.chunks import MAX_AGE_MS, ChunkPacker, StreamChunk
-from dsh_core.session.codec import Replace, SessionEvent, encode_record, prepare_data, prepare_pack, release_bytes
+from dsh_core.errors import HarnessError, InvariantViolation, SequenceError
+from dsh_core.session._views import View
+from dsh_core.session.chunks import StreamChunk
+from dsh_core.session.codec import Replace, SessionEvent, encode_record, prepare_data, sealed
 from dsh_core.session.events import (
     AssistantMessageEvent,
+    RequestRetryEvent,
     StepEndEvent,
     StepStartEvent,
-    ToolResultEvent,
     TurnEndEvent,
     TurnStartEvent,
+    UnknownEvent,
 )
 from dsh_core.session.header import SessionHeader
+from dsh_core.session.packing import MAX_AGE_MS, ChunkPacker
 from dsh_core.session.projection import MessageView, Projection
-from dsh_core.session.surface import Surface
+from dsh_core.session.surface import Surface, SurfaceFold, is_message
 
 __all__ = ["EventLog", "Session", "SessionEvent", "SessionSink"]
 
@@ -60,55 +61,54 @@ class SessionSink(Protocol):
         """The session is no longer live."""
 
 
-class EventLog(Sequence[SessionEvent]):
-    """The events of a session, read-only. `session_id` says which session's."""
+class EventLog(View[SessionEvent]):
+    """
+    The events of a session, read-only; it grows with the session.
 
-    __slots__ = ("_events", "session_id")
+    Args:
+        events: The list.
+        session_id: Whose they are.
+    """
+
+    __slots__ = ("session_id",)
 
     def __init__(self, events: list[SessionEvent], session_id: str) -> None:
-        self._events = events
+        super().__init__(events, 0)
         self.session_id = session_id
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> SessionEvent: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SessionEvent]: ...
-    def __getitem__(self, index: int | slice) -> SessionEvent | Sequence[SessionEvent]:
-        found = self._events[index]
-        return tuple(found) if isinstance(found, list) else found
+    def __getitem__(self, index: Any) -> Any:
+        found = self._items[index]
+        return tuple(found) if type(found) is list else found
 
-    def __iter__(self) -> Iterator[SessionEvent]:
-        return iter(self._events)
+    def __iter__(self) -> Any:
+        return iter(self._items)
 
-    def __reversed__(self) -> Iterator[SessionEvent]:
-        return reversed(self._events)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, EventLog):
-            return self._events == other._events
-        if isinstance(other, Sequence):
-            return len(other) == len(self) and all(a == b for a, b in zip(self, other, strict=True))
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return id(self._events)
+    def __reversed__(self) -> Any:
+        return reversed(self._items)
 
     def __repr__(self) -> str:
-        return f"<EventLog of {self.session_id!r}: {len(self)} events>"
+        return f"<events of session {self.session_id!r}: {len(self)}>"
 
 
 class Session:
     """
     A session. Plugins read it and append event types of their own.
 
+    Not thread-safe: it belongs to the event loop of its agent.
+
     Args:
         header: What is known of it before its first event.
         seed: Events it starts with; they are checked and not announced.
         sink: Who is told of events.
-        clock: Epoch milliseconds.
+        clock: Epoch milliseconds; what it gives is never let run backwards.
+
+    Raises:
+        SequenceError: The seed has a gap.
+        NotSerializable: A seed event made by hand does not survive JSON.
+        InvariantViolation: A seed event replaces nodes that are not there, or is no message and replaces some.
     """
 
     def __init__(
@@ -117,46 +117,44 @@ class Session:
         *,
         seed: Iterable[SessionEvent] = (),
         sink: SessionSink | None = None,
-        clock: Callable[[], int] = _now,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         self.header = header
         self.id = header.id
-        self._sink: SessionSink | None = None
-        self._clock = clock
+        self._clock = clock or _now
+        self._sink = sink
         self._events: list[SessionEvent] = []
-        self._surface = Surface()
-        self._projection: Projection | None = None
+        self._log = EventLog(self._events, header.id)
+        self._surface = SurfaceFold(self._events)
+        self._face = Surface(self._surface)
+        self._projection = Projection(self._surface, self._events)
         self._last_time = 0
         self._last_turn = 0
         self._open_turn: int | None = None
         self._open_step: int | None = None
-        self._open_calls: dict[str, ToolCallBlock] = {}
-        self._call_ids: set[str] = set()
         self._packer: ChunkPacker | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Any = None
         self._busy = ""
-        self._deferred: deque[Callable[[], None]] = deque()
+        self._deferred: deque[Callable[[], object]] = deque()
+        self._running_deferred = False
         for event in seed:
             self._load(event)
-        self._projection = Projection(self._events[seq].data for seq in self._surface.nodes)
-        self._sink = sink
+        self._warn_ignored()
 
     # -- reading -----------------------------------------------------------------------------------------
 
     @property
     def events(self) -> EventLog:
-        """The log, read-only."""
-        return EventLog(self._events, self.header.id)
+        """The log, read-only; it grows with the session."""
+        return self._log
 
     @property
     def surface(self) -> Surface:
         """The nodes that are messages now, by position."""
-        return self._surface
+        return self._face
 
     def derive_messages(self) -> MessageView:
         """The conversation as a model reads it (S-4): an immutable view, not a copy."""
-        if self._projection is None:
-            self._projection = Projection(self._events[seq].data for seq in self._surface.nodes)
         return self._projection.view()
 
     @property
@@ -181,19 +179,26 @@ class Session:
 
     @property
     def used_call_ids(self) -> AbstractSet[str]:
-        """The ids of all tool calls of the session."""
-        return self._call_ids
+        """The ids of all tool calls of the session (L-12)."""
+        return self._surface.call_ids
 
     def unanswered_calls(self) -> list[ToolCallBlock]:
         """The calls on the surface that have no result, in order."""
-        return list(self._open_calls.values())
+        return list(self._surface.open_calls.values())
+
+    @property
+    def notifying(self) -> bool:
+        """Whether observers are being told of an event just now."""
+        return bool(self._busy)
 
     def __repr__(self) -> str:
         return f"<session {self.id!r}: {len(self._events)} events>"
 
     # -- appending ---------------------------------------------------------------------------------------
 
-    def append(self, data: Any, *, replace: tuple[int, int] | None = None, sources: Iterable[int] = ()) -> SessionEvent:
+    def append(
+        self, data: Any, *, replace: tuple[int, int] | None = None, sources: Iterable[int] = ()
+    ) -> SessionEvent:
         """
         Append an event.
 
@@ -211,77 +216,80 @@ class Session:
             HarnessError: Called from inside an observer of this session (`REENTRANT`).
         """
         if self._busy:
-            self._refuse_reentrance()
-        if self._packer is not None:
-            self.close_pack()
-        if replace is None and not sources:  # almost every event
-            if type(data) is ToolResultEvent and data.call_id not in self._open_calls:
-                self._refuse_result(data)
-            snapshot, encoded = prepare_data(data)
-            return self._push(snapshot, encoded, None, (), self._clock())
-        mark = Replace(*replace) if replace is not None else None
-        sources = tuple(sources)
-        self._check_references(data, mark, sources)
+            raise self._reentrant()
         snapshot, encoded = prepare_data(data)
-        return self._push(snapshot, encoded, mark, sources, self._clock())
+        cited = tuple(sources) if sources else ()
+        mark = None
+        if replace is not None or cited:
+            mark = self._checked_mark(data, replace, cited)
+        if self._packer is not None:
+            self._end_pack(data)
+        if is_message(data):
+            self._surface.check(data, mark, cited)
+        return self._push(snapshot, encoded, mark, cited, self._clock())
 
     def validate(self, data: Any) -> None:
-        """Raise what `append` would raise for the data alone; changes nothing."""
+        """
+        Raise what `append` would raise for the data alone; changes nothing.
+
+        Raises:
+            NotSerializable: The data do not survive JSON.
+        """
         prepare_data(data)
 
-    def defer(self, work: Callable[[], None]) -> None:
-        """Run `work` now, or inside a round of notification directly after it, in call order (S-2)."""
+    def defer(self, work: Callable[[], object]) -> None:
+        """
+        Run `work` now, or inside a round of notification directly after it, in call order (S-2).
+
+        Args:
+            work: What is to be done; put off, its failure is logged, because its caller has gone.
+        """
         if self._busy:
             self._deferred.append(work)
         else:
             work()
 
-    def _refuse_reentrance(self) -> None:
-        raise HarnessError(
-            f"session.append was called from inside {self._busy} of session {self.id!r}; "
-            "append after it, or use agent.send, steer, inject or cancel",
+    def _reentrant(self) -> HarnessError:
+        return HarnessError(
+            f"session.append was called from inside {self._busy} of session {self.id!r}; append when it has "
+            "returned, or use agent.send, steer, inject or cancel, whose events follow by themselves",
             "REENTRANT",
         )
 
-    def _check_references(self, data: Any, mark: Replace | None, sources: Sequence[int]) -> None:
-        kind = event_type_of(type(data))
-        if kind is None:
-            raise NotSerializable(
-                f"{type(data).__name__} is not an event class; register it with @session_event('area/what')"
-            )
-        bad = [seq for seq in sources if type(seq) is not int or not 0 <= seq < len(self._events)]
+    def _checked_mark(
+        self, data: Any, replace: tuple[int, int] | None, sources: tuple[int, ...]
+    ) -> Replace | None:
+        length = len(self._events)
+        bad = [seq for seq in sources if type(seq) is not int or not 0 <= seq < length]
         if bad:
-            raise InvariantViolation(f"sources {bad} are not seqs of earlier events")
-        if mark is not None:
-            if not kind.surface:
-                raise InvariantViolation(f"{kind.name} is not a message, so it cannot replace any")
-            self._surface.check(data, mark, sources, lambda seq: self._events[seq].data)
-        elif type(data) is ToolResultEvent and data.call_id not in self._open_calls:
-            self._refuse_result(data)
+            raise InvariantViolation(f"sources {bad} are not seqs of earlier events; the log has {length}")
+        if len(set(sources)) != len(sources):
+            raise InvariantViolation(f"sources {list(sources)} name an event twice")
+        if replace is None:
+            return None
+        if not is_message(data):
+            raise InvariantViolation(f"{type(data).__name__} is no message, so it cannot take the place of any")
+        first, last = replace
+        return Replace(first, last)
 
-    def _refuse_result(self, data: ToolResultEvent) -> None:
-        what = "was answered already" if data.call_id in self._call_ids else "was never made"
-        raise InvariantViolation(f"tool/result: call {data.call_id!r} {what}")
-
-    def _push(self, data: Any, encoded: bytes, mark: Replace | None, sources: tuple[int, ...], now: int) -> SessionEvent:
+    def _push(
+        self, data: Any, encoded: bytes, mark: Replace | None, sources: tuple[int, ...], now: int
+    ) -> SessionEvent:
         seq = len(self._events)
         moment = now if now > self._last_time else self._last_time
         record = encode_record(type(data), seq, moment, encoded, mark, sources)
-        event = SessionEvent(seq, moment, data, mark, sources, record)
+        event = SessionEvent(seq, moment, data, mark, sources)
         sink = self._sink
         if sink is None:
-            self._take(event)
-            release_bytes(event)
+            self._take(sealed(event))
             return event
+        sealed(event, record)
         self._busy = "a check"
         try:
             sink.check(self, event)
-        finally:
-            self._busy = ""
-        self._take(event)
-        sink.record(self, event, record)
-        self._busy = "an observer"
-        try:
+            self._take(event)
+            sink.record(self, event, record)
+            self._busy = "an observer"
             sink.notify(self, event)
         finally:
             self._busy = ""
@@ -290,65 +298,76 @@ class Session:
         return event
 
     def _run_deferred(self) -> None:
-        while self._deferred and not self._busy:
-            work = self._deferred.popleft()
-            try:
-                work()
-            except Exception:  # its caller has gone; the appender is not to blame
-                _log.exception("session %s: an event that an observer asked for was refused", self.id)
+        if self._running_deferred:
+            return  # an event of deferred work: the loop that runs the work goes on with what this round added
+        self._running_deferred = True
+        try:
+            while self._deferred:
+                work = self._deferred.popleft()
+                try:
+                    work()
+                except Exception:  # its caller has gone, and the appender is not to blame
+                    _log.exception("session %s: what an observer asked for was refused", self.id)
+        finally:
+            self._running_deferred = False
 
     # -- folding -----------------------------------------------------------------------------------------
 
     def _load(self, event: SessionEvent) -> None:
-        if event.seq != len(self._events):
-            raise SequenceError(f"session {self.id!r}: event {event.seq} stands where {len(self._events)} belongs")
-        if event.surface is not None:
-            self._surface.check(event.data, event.surface, event.sources, lambda seq: self._events[seq].data)
+        seq = len(self._events)
+        if event.seq != seq:
+            raise SequenceError(f"session {self.id!r}: a seed event has seq {event.seq} where {seq} belongs")
+        if event.surface is not None and not is_message(event.data) and type(event.data) is not UnknownEvent:
+            raise InvariantViolation(f"session {self.id!r}: seed event {seq} ({event.type}) is no message to replace any")
+        if not event._sealed and type(event.data) is not UnknownEvent:
+            snapshot, _ = prepare_data(event.data)
+            event = sealed(SessionEvent(seq, event.time, snapshot, event.surface, event.sources))
         self._take(event)
 
+    def _warn_ignored(self) -> None:
+        ignored = self._surface.ignored
+        if ignored:
+            _log.warning(
+                "session %s: results that no call waits for are left out of the conversation (calls %s)",
+                self.id,
+                ", ".join(sorted(set(ignored))),
+            )
+
     def _take(self, event: SessionEvent) -> None:
-        self._events.append(event)
-        self._last_time = event.time
         data = event.data
         kind = type(data)
-        if kind is TurnStartEvent:
-            self._open_turn = self._last_turn = data.turn
-        elif kind is TurnEndEvent:
-            self._open_turn = self._open_step = None
-        elif kind is StepStartEvent:
+        self._events.append(event)
+        self._last_time = event.time
+        if kind is StepStartEvent:
             self._open_step = data.step
         elif kind is StepEndEvent:
             self._open_step = None
-        else:
-            found = event_type_of(kind)
-            if found is not None and found.surface:
-                self._take_message(event)
-
-    def _take_message(self, event: SessionEvent) -> None:
-        data = event.data
-        if type(data) is AssistantMessageEvent:
-            for block in data.content:
-                if type(block) is ToolCallBlock:
-                    self._open_calls[block.id] = block
-                    self._call_ids.add(block.id)
-        elif type(data) is ToolResultEvent:
-            self._open_calls.pop(data.call_id, None)
-        if event.surface is None:
-            self._surface.append(event.seq)
-            if self._projection is not None:
-                self._projection.add(data)
-        else:
-            self._surface.replace(event.seq, event.surface)
-            self._projection = None
+        elif kind is TurnStartEvent:
+            self._open_turn = self._last_turn = data.turn
+        elif kind is TurnEndEvent:
+            self._open_turn = self._open_step = None
+        elif is_message(data):
+            self._surface.push(event)
 
     # -- chunks ------------------------------------------------------------------------------------------
 
     def append_chunk(self, turn: int, step: int, attempt: int, chunk: StreamChunk) -> None:
-        """Log a raw chunk; consecutive chunks share an event (S-8)."""
+        """
+        Log a raw chunk; consecutive chunks share an event (S-8).
+
+        Args:
+            turn: Number of the turn.
+            step: Number of the step.
+            attempt: Number of the attempt.
+            chunk: The chunk.
+
+        Raises:
+            NotSerializable: The adapter produced something that is no chunk.
+        """
         if self._busy:
-            self._refuse_reentrance()
-        packer = self._packer
+            raise self._reentrant()
         now = self._clock()
+        packer = self._packer
         if packer is None or packer.key != (turn, step, attempt):
             self.close_pack()
             packer = self._packer = ChunkPacker(turn, step, attempt)
@@ -360,24 +379,36 @@ class Session:
             self._start_timer(MAX_AGE_MS)
 
     def close_pack(self) -> None:
-        """Write the chunks that wait for more."""
+        """Write the chunks that wait for more; the stream they belong to is over."""
         packer, self._packer = self._packer, None
         if packer is not None:
+            packer.finish(self._clock())
             self._write_pack(packer)
+
+    def _end_pack(self, data: Any) -> None:
+        # Chunks go before any other event. What arrives in the middle of a stream does not end the stream.
+        if type(data) in _ENDS_STREAM:
+            self.close_pack()
+        elif self._packer is not None:
+            self._write_pack(self._packer)
 
     def _write_pack(self, packer: ChunkPacker) -> None:
         started = packer.started
-        data = packer.take()
-        if data is not None:
-            snapshot, encoded = prepare_pack(data)
-            self._push(snapshot, encoded, None, (), started)
+        pack = packer.take()
+        if pack is not None:
+            data, encoded = prepare_data(pack)
+            self._push(data, encoded, None, (), started)
 
     def _start_timer(self, milliseconds: int) -> None:
+        import asyncio
+        from contextvars import Context
+
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
-        self._timer = loop.call_later(milliseconds / 1000, self._pack_is_due)
+        # A context of its own: whoever produced the chunk does not own what the session does with it.
+        self._timer = loop.call_later(milliseconds / 1000, self._pack_is_due, context=Context())
 
     def _pack_is_due(self) -> None:
         self._timer = None
@@ -385,10 +416,13 @@ class Session:
         if packer is None or not len(packer):
             return
         left = MAX_AGE_MS - (self._clock() - packer.started)
-        if left > 0 or self._busy:
-            self._start_timer(max(left, 1))
-        else:
+        if left > 0:
+            self._start_timer(min(left, MAX_AGE_MS))
+            return
+        try:
             self._write_pack(packer)
+        except Exception:  # nobody waits here; the loop that reads the stream goes on
+            _log.exception("session %s: a pack of chunks was refused", self.id)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -402,3 +436,6 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+_ENDS_STREAM: Final = frozenset({AssistantMessageEvent, RequestRetryEvent, StepEndEvent, TurnEndEvent})

@@ -7,13 +7,11 @@ a batch of calls are held back until it is complete, because they have to stand 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from dsh_core.content import Message, Source, TextBlock, ToolCallBlock, ToolResultBlock
+from dsh_core.content import Message, Source, TextBlock, ToolResultBlock
+from dsh_core.session._views import View
 from dsh_core.session.events import (
     AssistantMessageEvent,
     ContextMessageEvent,
@@ -21,153 +19,129 @@ from dsh_core.session.events import (
     ToolResultEvent,
     UserMessageEvent,
 )
+from dsh_core.session.surface import SurfaceFold, calls_of
+
+if TYPE_CHECKING:
+    from dsh_core.session.codec import SessionEvent
 
 __all__ = ["MessageView", "Projection", "frame_context"]
 
-_log: Final = logging.getLogger("dsh")
+
+class MessageView(View[Message]):
+    """The conversation at one moment: immutable, shared with later moments, equal to any such sequence."""
+
+    __slots__ = ()
 
 
-class MessageView(Sequence[Message]):
-    """An immutable view of the first messages of a list that only grows."""
-
-    __slots__ = ("_length", "_messages")
-
-    def __init__(self, messages: list[Message], length: int) -> None:
-        self._messages = messages
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Message: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
-        if isinstance(index, slice):
-            return tuple(self._messages[i] for i in range(*index.indices(self._length)))
-        if not -self._length <= index < self._length:
-            raise IndexError(index)
-        return self._messages[index if index >= 0 else index + self._length]
-
-    def __iter__(self) -> Iterator[Message]:
-        messages = self._messages
-        for index in range(self._length):
-            yield messages[index]
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, MessageView) and other._messages is self._messages:
-            return other._length == self._length
-        if isinstance(other, Sequence) and not isinstance(other, str | bytes):
-            return len(other) == self._length and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._length)
-
-    def __repr__(self) -> str:
-        return f"MessageView({list(self)!r})"
-
-
-@attrs.define
 class _Batch:
-    """The calls of one assistant message whose results are not all there."""
+    """The calls of one assistant message, some of which wait for their results."""
 
-    calls: list[str]
-    results: dict[str, Message] = attrs.field(factory=dict)
-    notes: list[Message] = attrs.field(factory=list)
+    __slots__ = ("calls", "notes", "results", "seq")
+
+    def __init__(self, seq: int, calls: list[str], results: dict[str, Message]) -> None:
+        self.seq = seq
+        self.calls = calls
+        self.results = results
+        self.notes: list[Message] = []
+
+    @property
+    def complete(self) -> bool:
+        return len(self.results) >= len(self.calls)
 
     def messages(self) -> list[Message]:
-        return [self.results[call] for call in self.calls if call in self.results] + self.notes
+        return [*(self.results[call] for call in self.calls if call in self.results), *self.notes]
 
 
 class Projection:
     """
-    The messages of a surface.
+    The messages of a surface, brought up to date when they are asked for.
 
     Args:
-        events: Data of the surface's nodes, by position.
+        surface: The surface.
+        events: The log it belongs to.
     """
 
-    __slots__ = ("_answered", "_batch", "_messages", "_warned")
+    __slots__ = ("_batch", "_done", "_events", "_generation", "_late", "_messages", "_surface", "_unanswered")
 
-    def __init__(self, events: Iterable[Any] = ()) -> None:
-        self._warned: set[str] = set()
-        self.rebuild(events)
-
-    def rebuild(self, events: Iterable[Any]) -> None:
-        """Start again from the nodes of a surface."""
-        self._messages: list[Message] = []
-        self._batch: _Batch | None = None
-        self._answered: set[str] = set()
-        nodes = list(events)
-        late = {data.call_id: data for data in reversed(nodes) if isinstance(data, ToolResultEvent)}
-        for data in nodes:
-            self._add(data, late)
-
-    def add(self, data: Any) -> None:
-        """Add a node at the tail."""
-        self._add(data, {})
+    def __init__(self, surface: SurfaceFold, events: Sequence[SessionEvent]) -> None:
+        self._surface = surface
+        self._events = events
+        self._generation = surface.generation
+        self._late: dict[tuple[int, str], Message] = {}
+        self._restart()
 
     def view(self) -> MessageView:
-        """The messages as they are now."""
+        """The messages as they are now, at a cost proportional to what is new."""
+        if self._generation != self._surface.generation:
+            self._generation = self._surface.generation
+            self._late.clear()
+            self._restart()
+        nodes, events = self._surface.nodes, self._events
+        while self._done < len(nodes):
+            self._done += 1
+            self._add(events[nodes[self._done - 1]])
         if self._batch is None:
             return MessageView(self._messages, len(self._messages))
-        whole = self._messages + self._batch.messages()
+        whole = [*self._messages, *self._batch.messages()]
         return MessageView(whole, len(whole))
 
-    def _add(self, data: Any, results: dict[str, ToolResultEvent]) -> None:
+    def _restart(self) -> None:
+        self._messages: list[Message] = []  # a new list: views of the old one stay what they are
+        self._done = 0
+        self._batch: _Batch | None = None
+        self._unanswered: dict[str, int] = {}
+
+    def _add(self, event: SessionEvent) -> None:
+        data = event.data
         kind = type(data)
         if kind is ToolResultEvent:
-            if results.get(data.call_id) is not data or data.call_id not in self._answered:
-                self._add_result(data)
+            self._add_result(data)
         elif kind is AssistantMessageEvent:
-            self._add_assistant(data, results)
+            self._add_answer(event.seq, data)
         else:
             message = frame_context(data) if kind is ContextMessageEvent else _said(data)
             (self._messages if self._batch is None else self._batch.notes).append(message)
 
-    def _add_assistant(self, data: AssistantMessageEvent, results: dict[str, ToolResultEvent]) -> None:
-        self._close_batch()
+    def _add_answer(self, seq: int, data: AssistantMessageEvent) -> None:
+        if self._batch is not None:
+            self._give_up(self._batch)
         if not data.content:
             return
         self._messages.append(Message("assistant", data.content))
-        calls = [block.id for block in data.content if type(block) is ToolCallBlock]
+        calls = list(dict.fromkeys(block.id for block in calls_of(data)))
         if calls:
-            self._batch = _Batch(calls)
-            # After a rebuild every result is known; one that stands far behind its call still follows it.
-            for call in calls:
-                if call in results:
-                    self._add_result(results[call])
+            late = {call: self._late[seq, call] for call in calls if (seq, call) in self._late}
+            self._batch = _Batch(seq, calls, late)
+            self._settle()
 
     def _add_result(self, data: ToolResultEvent) -> None:
-        batch, call = self._batch, data.call_id
-        if call in self._answered:
-            self._answered_twice(call)
-            return
-        if batch is None or call not in batch.calls:
-            self._warn(call, "has no call before it")
-            return
-        self._answered.add(call)
-        batch.results[call] = Message("user", (ToolResultBlock(call, data.content, data.is_error),))
-        if len(batch.results) == len(batch.calls):
-            self._close_batch()
+        call, batch = data.call_id, self._batch
+        if batch is not None and call in batch.calls and call not in batch.results:
+            batch.results[call] = _answer(data)
+            self._settle()
+        elif call in self._unanswered:
+            # The conversation had gone on without it, and it belongs behind its call all the same.
+            self._late[self._unanswered[call], call] = _answer(data)
+            self._restart()
 
-    def _answered_twice(self, call: str) -> None:
-        self._warn(call, "is a second answer")
-
-    def _close_batch(self) -> None:
-        if self._batch is not None:
-            self._messages += self._batch.messages()
+    def _settle(self) -> None:
+        batch = self._batch
+        if batch is not None and batch.complete:
+            self._messages += batch.messages()
             self._batch = None
 
-    def _warn(self, call: str, what: str) -> None:
-        if call not in self._warned:
-            self._warned.add(call)
-            _log.warning("the result of call %s %s; it is left out of what the model reads", call, what)
+    def _give_up(self, batch: _Batch) -> None:
+        self._messages += batch.messages()
+        self._unanswered.update((call, batch.seq) for call in batch.calls if call not in batch.results)
+        self._batch = None
 
 
-def _said(data: UserMessageEvent | SteeringMessageEvent) -> Message:
+def _answer(data: ToolResultEvent) -> Message:
+    return Message("user", (ToolResultBlock(data.call_id, data.content, data.is_error),))
+
+
+def _said(data: Any) -> Message:
+    assert type(data) in (UserMessageEvent, SteeringMessageEvent)
     return Message("user", data.content, data.source, data.message_id)
 
 

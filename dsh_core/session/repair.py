@@ -24,7 +24,7 @@ from dsh_core.session.events import (
     TurnStartEvent,
     UserMessageEvent,
 )
-from dsh_core.session.surface import depth_before
+from dsh_core.session.surface import depth_of
 
 if TYPE_CHECKING:
     from dsh_core.session.codec import SessionEvent
@@ -140,4 +140,4 @@ def is_balanced(session: Session, before_seq: int | None = None) -> bool:
     """
     nodes = list(session.surface.nodes)
     cut = nodes.index(before_seq) if before_seq in nodes else len(nodes)
-    return depth_before([session.events[seq].data for seq in nodes[:cut]]) == 0
+    return depth_of([session.events[seq].data for seq in nodes[:cut]]) == 0

@@ -7,19 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dsh_core.content import GenerateRequest
+from dsh_core.content import GenerateRequest, Message
 from dsh_core.errors import HarnessError
-from dsh_core.session._registry import event_type_of
-from dsh_core.session.events import (
-    AssistantChunkEvent,
-    AssistantMessageEvent,
-    RequestHeaderEvent,
-    RequestRetryEvent,
-    StepEndEvent,
-    StepStartEvent,
-)
+from dsh_core.session.events import RequestHeaderEvent, RequestRetryEvent, StepStartEvent
 from dsh_core.session.projection import Projection
-from dsh_core.session.surface import Surface
+from dsh_core.session.surface import SurfaceFold, is_message
 
 if TYPE_CHECKING:
     from dsh_core.session.codec import SessionEvent
@@ -32,7 +24,7 @@ def rebuild_request(events: Sequence[SessionEvent], turn: int, step: int, attemp
     The request that an adapter received.
 
     Args:
-        events: The log up to the request or further.
+        events: The log, from its first event, up to the request or further.
         turn: Number of the turn.
         step: Number of the step.
         attempt: Number of the attempt, from 1.
@@ -41,19 +33,23 @@ def rebuild_request(events: Sequence[SessionEvent], turn: int, step: int, attemp
         HarnessError: The log holds no such request (`NO_REQUEST`).
     """
     anchor = _anchor(events, turn, step, attempt)
-    header = _header(events, anchor)
+    header = _header(events, turn, step, attempt)
     if anchor is None or header is None:
-        raise HarnessError(f"the log holds no request {attempt} of step {step} in turn {turn}", "NO_REQUEST")
+        raise HarnessError(
+            f"the log holds no request for attempt {attempt} of step {step} in turn {turn}; "
+            "steps count from 1 in each turn, attempts from 1 in each step",
+            "NO_REQUEST",
+        )
     params = header.params
     return GenerateRequest(
         model=header.model,
         provider=header.provider,
-        messages=_projected(events[:anchor]),
+        messages=_messages(events[:anchor]),
         system=header.system,
         tools=header.tools,
         temperature=params.get("temperature"),
         max_tokens=params.get("max_tokens"),
-        stop=tuple(params.get("stop", ())),
+        stop=params.get("stop", ()),
         reasoning_effort=params.get("reasoning_effort"),
         response_format=params.get("response_format"),
         extra=params.get("extra", {}),
@@ -65,38 +61,33 @@ def rebuild_request(events: Sequence[SessionEvent], turn: int, step: int, attemp
 
 
 def _anchor(events: Sequence[SessionEvent], turn: int, step: int, attempt: int) -> int | None:
-    for index in range(len(events) - 1, -1, -1):
-        data = events[index].data
-        if attempt == 1 and type(data) is StepStartEvent and (data.turn, data.step) == (turn, step):
-            return index
-        if type(data) is RequestRetryEvent and (data.turn, data.step, data.attempt) == (turn, step, attempt):
-            return index
-    return None
-
-
-def _header(events: Sequence[SessionEvent], anchor: int | None) -> RequestHeaderEvent | None:
-    if anchor is None:
-        return None
-    for index in range(anchor + 1, len(events)):
-        data = events[index].data
-        if type(data) is RequestHeaderEvent:
-            return data
-        if type(data) in (AssistantChunkEvent, AssistantMessageEvent, RequestRetryEvent, StepEndEvent):
-            break
-    for index in range(anchor, -1, -1):
-        data = events[index].data
-        if type(data) is RequestHeaderEvent:
-            return data
-    return None
-
-
-def _projected(events: Sequence[SessionEvent]) -> Sequence[object]:
-    surface = Surface()
+    """Seq of the event before which everything was known to the request: `step/start`, later `request/retry`."""
     for event in events:
-        kind = event_type_of(type(event.data))
-        if kind is not None and kind.surface:
-            if event.surface is None:
-                surface.append(event.seq)
-            else:
-                surface.replace(event.seq, event.surface)
-    return Projection(events[seq].data for seq in surface.nodes).view()
+        data = event.data
+        kind = type(data)
+        if kind is StepStartEvent and attempt == 1:
+            if (data.turn, data.step) == (turn, step):
+                return event.seq
+        elif kind is RequestRetryEvent and (data.turn, data.step, data.attempt) == (turn, step, attempt):
+            return event.seq
+    return None
+
+
+def _header(events: Sequence[SessionEvent], turn: int, step: int, attempt: int) -> RequestHeaderEvent | None:
+    """The last header that was logged for this request or one before it."""
+    found = None
+    for event in events:
+        data = event.data
+        if type(data) is RequestHeaderEvent:
+            if (data.turn, data.step, data.attempt) > (turn, step, attempt):
+                break
+            found = data
+    return found
+
+
+def _messages(events: Sequence[SessionEvent]) -> Sequence[Message]:
+    surface = SurfaceFold(events)
+    for event in events:
+        if is_message(event.data):
+            surface.push(event)
+    return Projection(surface, events).view()

@@ -1,0 +1,233 @@
+"""
+How raw chunks are gathered into events (S-8).
+
+An entry is `[kind, index, dt_ms, …]`: `start` and the block's kind; `text`, `reasoning` and the delta; `call`
+and arguments, id, name as far as there are any; `end`, alone or with the block, `true` for the block that the
+deltas make; `usage` and `finish` with their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from dsh_core.content import Finish, Usage
+from dsh_core.errors import NotSerializable
+from dsh_core.session._classes import block_to_wire, class_rule
+from dsh_core.session._json import FrozenList, Misfit, freeze, scrub
+from dsh_core.session.chunks import (
+    Assembly,
+    BlockEnd,
+    BlockStart,
+    FinishChunk,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    ToolCallDelta,
+    UsageChunk,
+)
+from dsh_core.session.events import AssistantChunkEvent
+
+__all__ = ["MAX_AGE_MS", "MAX_BYTES", "MAX_ENTRIES", "ChunkPacker"]
+
+MAX_ENTRIES: Final = 64
+MAX_BYTES: Final = 4096
+MAX_AGE_MS: Final = 100
+
+
+class ChunkPacker:
+    """
+    Gathers the chunks of one attempt.
+
+    Args:
+        turn: Number of the turn.
+        step: Number of the step.
+        attempt: Number of the attempt.
+    """
+
+    __slots__ = ("_assembly", "_entries", "_held", "_size", "key", "started")
+
+    def __init__(self, turn: int, step: int, attempt: int) -> None:
+        self.key = (turn, step, attempt)
+        self.started = 0
+        self._entries: list[FrozenList] = []
+        self._size = 0
+        self._assembly = Assembly()
+        self._held: dict[int, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, chunk: StreamChunk, now: int) -> bool:
+        """
+        Add a chunk.
+
+        Args:
+            chunk: The chunk.
+            now: When it came, in epoch milliseconds.
+
+        Returns:
+            Whether the pack is full.
+
+        Raises:
+            NotSerializable: It is no chunk, or has a field of the wrong type; the pack stays as it is.
+        """
+        entries = self._entries
+        if not entries:
+            self.started = now
+        write = _WRITERS.get(type(chunk)) or _writer_of(chunk)
+        write(self, chunk, now - self.started)
+        return len(entries) >= MAX_ENTRIES or self._size >= MAX_BYTES or now - self.started >= MAX_AGE_MS
+
+    def is_old(self, now: int) -> bool:
+        """Whether a chunk that comes now belongs into the next pack."""
+        return bool(self._entries) and now - self.started >= MAX_AGE_MS
+
+    def finish(self, now: int) -> None:
+        """No delta follows: half a surrogate pair that still waits for its other half is U+FFFD."""
+        if not self._entries:
+            self.started = now
+        self._release_held(now - self.started)
+
+    def take(self) -> AssistantChunkEvent | None:
+        """The pack as event data, or None if it is empty; a new one begins."""
+        if not self._entries:
+            return None
+        entries, self._entries, self._size = self._entries, [], 0
+        return AssistantChunkEvent(*self.key, tuple(entries))
+
+    # -- entries -----------------------------------------------------------------------------------------
+
+    def _push(self, *entry: Any) -> None:
+        self._entries.append(FrozenList(entry))
+
+    def _add_text(self, chunk: Any, dt: int) -> None:
+        self._add_delta("text", chunk.index, dt, chunk.text)
+
+    def _add_reasoning(self, chunk: Any, dt: int) -> None:
+        self._add_delta("reasoning", chunk.index, dt, chunk.text)
+
+    def _add_delta(self, kind: str, index: int, dt: int, text: str) -> None:
+        if type(text) is not str or type(index) is not int:
+            raise _unfit(f"a {kind} delta", (index, text))
+        if self._held or not text.isascii():
+            text = self._whole(kind, index, dt, text)
+        self._assembly.add(kind, index, text)
+        self._size += len(text)
+        self._entries.append(FrozenList((kind, index, dt, text)))
+
+    def _add_call(self, chunk: Any, dt: int) -> None:
+        index, text, call_id, name = chunk.index, chunk.arguments, chunk.id, chunk.name
+        if type(text) is not str or type(index) is not int or not (_is_name(call_id) and _is_name(name)):
+            raise _unfit("a tool-call delta", chunk)
+        if self._held or not text.isascii():
+            text = self._whole("call", index, dt, text)
+        call_id, name = _scrubbed(call_id), _scrubbed(name)
+        self._assembly.add("call", index, text, call_id, name)
+        self._size += len(text)
+        entry = ["call", index, dt, text, call_id, name]
+        while entry[-1] is None:
+            entry.pop()
+        self._entries.append(FrozenList(entry))
+
+    def _add_start(self, chunk: Any, dt: int) -> None:
+        if type(chunk.index) is not int or type(chunk.kind) is not str:
+            raise _unfit("a block-start", chunk)
+        self._release_held(dt)
+        self._push("start", chunk.index, dt, chunk.kind)
+
+    def _add_end(self, chunk: Any, dt: int) -> None:
+        if type(chunk.index) is not int:
+            raise _unfit("a block-end", chunk)
+        wire = freeze(block_to_wire(chunk.block, [])) if chunk.block is not None else None
+        self._release_held(dt)
+        assembled = self._assembly.take(chunk.index)
+        if wire is None:
+            self._push("end", chunk.index, dt)
+        elif assembled == chunk.block:
+            self._push("end", chunk.index, dt, True)
+        else:
+            self._size += sum(len(member) for member in wire.values() if type(member) is str)
+            self._push("end", chunk.index, dt, wire)
+
+    def _add_usage(self, chunk: Any, dt: int) -> None:
+        wire = freeze(_WRITE_USAGE(chunk.usage, []))
+        self._release_held(dt)
+        self._push("usage", 0, dt, wire)
+
+    def _add_finish(self, chunk: Any, dt: int) -> None:
+        wire = freeze(_WRITE_FINISH(chunk.finish, []))
+        self._release_held(dt)
+        self._push("finish", 0, dt, wire)
+
+    # -- surrogates --------------------------------------------------------------------------------------
+
+    def _whole(self, kind: str, index: int, dt: int, text: str) -> str:
+        """Text without broken characters: a trailing high surrogate is held back for the next delta."""
+        held_kind, half = self._held.get(index, ("", ""))
+        if half and held_kind != kind:
+            self._release_held(dt)
+        elif half:
+            del self._held[index]
+            text = half + text
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._held[index] = (kind, text[-1])
+            text = text[:-1]
+        self._size += 2 * len(text)  # outside of ASCII a character has up to three bytes more often than not
+        return scrub(text)
+
+    def _release_held(self, dt: int) -> None:
+        if not self._held:
+            return
+        held, self._held = self._held, {}
+        for index, (kind, _) in held.items():
+            self._assembly.add(kind, index, "\ufffd")
+            self._push(kind, index, dt, "\ufffd")
+
+
+def _is_name(value: object) -> bool:
+    return value is None or type(value) is str
+
+
+def _scrubbed(text: str | None) -> str | None:
+    return text if text is None or text.isascii() else scrub(text)
+
+
+def _unfit(what: str, chunk: object) -> NotSerializable:
+    return NotSerializable(f"the adapter produced {what} with a field of the wrong type: {chunk!r:.200}")
+
+
+_Write = Callable[[ChunkPacker, Any, int], None]
+
+_WRITE_USAGE: Final = class_rule(Usage).write
+_WRITE_FINISH: Final = class_rule(Finish).write
+
+
+def _checked(write: _Write) -> _Write:
+    def checked(packer: ChunkPacker, chunk: Any, dt: int) -> None:
+        try:
+            write(packer, chunk, dt)
+        except Misfit as misfit:
+            raise NotSerializable(
+                f"the adapter produced {type(chunk).__name__} whose {misfit.path('value')} {misfit.why}"
+            ) from None
+
+    return checked
+
+
+_WRITERS: Final[dict[type, _Write]] = {
+    TextDelta: ChunkPacker._add_text,
+    ReasoningDelta: ChunkPacker._add_reasoning,
+    ToolCallDelta: ChunkPacker._add_call,
+    BlockStart: ChunkPacker._add_start,
+    BlockEnd: _checked(ChunkPacker._add_end),
+    UsageChunk: _checked(ChunkPacker._add_usage),
+    FinishChunk: _checked(ChunkPacker._add_finish),
+}
+
+
+def _writer_of(chunk: object) -> _Write:
+    for cls, write in _WRITERS.items():
+        if isinstance(chunk, cls):
+            return write
+    raise NotSerializable(f"the adapter produced {type(chunk).__name__}, which is no chunk; see dsh_core.llm")
