@@ -105,7 +105,7 @@ def build(candidate: Candidate, config: Config) -> object:
     """
     target = candidate.entry_point.load()
     table = config.plugins.tables.get(candidate.name)
-    if not inspect.isclass(target):
+    if not isinstance(target, type):
         _refuse_table(candidate.name, table)
         return target
     config_class = getattr(target, "Config", None)

@@ -160,8 +160,10 @@ async def _run_all(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], 
 
     try:
         if not plan.wrappers:
-            return await chain()
-        return await inside_wrappers(plan.wrappers, args, chain, _nothing)
+            await chain()
+        else:
+            await inside_wrappers(plan.wrappers, args, chain, _nothing)
+        return
     except Failed as error:
         failed = error
     if failed.plugin is None or contain is None:

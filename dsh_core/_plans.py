@@ -133,7 +133,7 @@ class PlanMaker:
         self._report = report
         self.tracers: list[Callable[[HookCall], None]] = []
 
-    def declare(self, namespace: object) -> None:
+    def declare(self, namespace: Any) -> None:
         """Add the hookspecs of a module or class."""
         self._manager.add_hookspecs(namespace)
 

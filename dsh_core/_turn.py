@@ -84,7 +84,8 @@ def turn_events(session: Session, turn: int) -> Sequence[SessionEvent]:
         data = events[start].data
         if isinstance(data, TurnStartEvent) and data.turn == turn:
             break
-    return events[start:]
+    found: Sequence[SessionEvent] = events[start:]
+    return found
 
 
 def open_events(session: Session, turn: int, reason: Tagged) -> Iterable[object]:

@@ -25,7 +25,6 @@ from dsh_core.content import (
     ToolCallBlock,
     ToolResultBlock,
     ToolSchema,
-    UnknownBlock,
 )
 from dsh_core.session.events import AssistantMessageEvent, RequestHeaderEvent
 
@@ -166,7 +165,7 @@ class TokenEstimator(ABC):
             return PER_MESSAGE + self.blocks(block.content)
         if isinstance(block, ImageBlock):
             return self.image(block)
-        return self.text(_json(block.raw)) if isinstance(block, UnknownBlock) else PER_MESSAGE
+        return self.text(_json(block.raw))
 
 
 _CJK: Final = re.compile(

@@ -41,6 +41,11 @@ def _blocks(value: Content) -> tuple[Block, ...]:
     return as_blocks(value)
 
 
+def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
+    """A converter whose type the checkers understand, which `tuple` itself is not."""
+    return tuple(value)
+
+
 @attrs.frozen
 class TextBlock:
     """Text."""
@@ -132,7 +137,7 @@ def as_blocks(content: Content) -> tuple[Block, ...]:
         return (TextBlock(content),) if content else ()
     if isinstance(content, _BLOCK_TYPES):
         return (content,)
-    if isinstance(content, Iterable) and not isinstance(content, bytes | Mapping):
+    if hasattr(content, "__iter__") and not isinstance(content, bytes | Mapping):
         blocks = tuple(content)
         for block in blocks:
             if not isinstance(block, _BLOCK_TYPES):
@@ -301,13 +306,13 @@ class Tagged(Mapping[str, Any]):
         object.__setattr__(self, "_fields", values)
 
     def __getitem__(self, name: str) -> Any:
-        return self._fields[name]  # type: ignore[attr-defined]
+        return self._fields[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)  # type: ignore[attr-defined]
+        return iter(self._fields)
 
     def __len__(self) -> int:
-        return len(self._fields)  # type: ignore[attr-defined]
+        return len(self._fields)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -328,7 +333,7 @@ class Tagged(Mapping[str, Any]):
         return f"Tagged({self.kind!r}{rest})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_tagged_from, (dict(self._fields),))  # type: ignore[attr-defined]
+        return (_tagged_from, (dict(self._fields),))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Tagged:
@@ -387,10 +392,10 @@ class GenerateRequest:
     provider: str = ""
     messages: Sequence[Message] = attrs.field(default=(), hash=False)
     system: str | None = None
-    tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=tuple)
+    tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=to_tuple)
     temperature: float | None = None
     max_tokens: int | None = None
-    stop: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    stop: tuple[str, ...] = attrs.field(default=(), converter=to_tuple)
     reasoning_effort: str | None = None
     response_format: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)

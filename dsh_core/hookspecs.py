@@ -318,7 +318,7 @@ def approval_decided(agent: Agent, approval: Approval, outcome: str) -> None:
 
 
 @hookspec(mode="around")
-async def tools_execute(
+async def tools_execute(  # type: ignore[empty-body]  # a declaration has no body
     agent: Agent, call: PendingCall, call_next: Callable[[], Awaitable[ToolResult]]
 ) -> ToolResult:
     """
@@ -361,7 +361,7 @@ async def tools_post_execute(
 
 
 @hookspec(mode="around")
-async def llm_stream(
+async def llm_stream(  # type: ignore[empty-body]
     request: GenerateRequest, call_next: Callable[[], Awaitable[AsyncIterator[StreamChunk]]]
 ) -> AsyncIterator[StreamChunk]:
     """

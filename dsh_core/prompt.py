@@ -17,7 +17,7 @@ import attrs
 from dsh_core._markers import hookimpl
 from dsh_core._ownership import Registration, own
 from dsh_core._templates import VARIABLE, render_template
-from dsh_core.content import ToolSchema
+from dsh_core.content import ToolSchema, to_tuple
 from dsh_core.errors import PluginError
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class PromptAssembly:
         tools: The tools on offer.
     """
 
-    sections: tuple[PromptSection, ...] = attrs.field(converter=tuple)
+    sections: tuple[PromptSection, ...] = attrs.field(converter=to_tuple)
     variables: Mapping[str, str | None] = attrs.field(hash=False)
-    tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=tuple)
+    tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=to_tuple)
 
 
 @attrs.frozen

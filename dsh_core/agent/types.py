@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from dsh_core.content import Content, ContextLike, Message, Source, Tagged, Usage
+from dsh_core.content import Content, ContextLike, Message, Source, Tagged, Usage, to_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator
@@ -47,10 +47,10 @@ class AgentOptions:
     max_tokens: int | None = None
     temperature: float | None = None
     reasoning_effort: str | None = None
-    stop: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    stop: tuple[str, ...] = attrs.field(default=(), converter=to_tuple)
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     tools: tuple[str, ...] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(tuple)
+        default=None, converter=attrs.converters.optional(to_tuple)
     )
     output_type: Any = attrs.field(default=None, hash=False)
 

@@ -28,8 +28,8 @@ class FrozenDict(dict[str, Any]):
     """A dict that refuses to be changed; equal to a plain one."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self))
@@ -42,8 +42,8 @@ class FrozenList(list[Any]):
     """A list that refuses to be changed; equal to a plain one."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(len(self))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from dsh_core.content import Block, ErrorInfo, Finish, Source, Tagged, ToolSchema, Usage, as_blocks
+from dsh_core.content import Block, ErrorInfo, Finish, Source, Tagged, ToolSchema, Usage, as_blocks, to_tuple
 from dsh_core.session._registry import EventType, register_event_type
 
 __all__ = [
@@ -143,7 +143,7 @@ class InboxQueuedEvent:
 class InboxDroppedEvent:
     """Messages were removed before they ran."""
 
-    message_ids: tuple[str, ...] = attrs.field(converter=tuple)
+    message_ids: tuple[str, ...] = attrs.field(converter=to_tuple)
     reason: str = ""
 
 
@@ -202,7 +202,7 @@ class RequestHeaderEvent:
     model: str = ""
     params: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     system: str | None = None
-    tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=tuple)
+    tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=to_tuple)
     reason: str = "change"
 
 
@@ -226,7 +226,7 @@ class AssistantChunkEvent:
     turn: int
     step: int
     attempt: int = 1
-    chunks: tuple[Any, ...] = attrs.field(default=(), converter=tuple, hash=False)
+    chunks: tuple[Any, ...] = attrs.field(default=(), converter=to_tuple, hash=False)
 
 
 @_core("assistant/message", surface=True)

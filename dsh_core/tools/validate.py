@@ -126,7 +126,7 @@ def _violations(definition: ToolDefinition, value: Any) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _validator(encoded: bytes) -> Any:
-    from jsonschema import validators  # type: ignore[import-untyped]
+    from jsonschema import validators
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
     schema = msgspec.json.decode(encoded)
