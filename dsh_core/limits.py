@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from dsh_core._markers import hookimpl
-from dsh_core.decisions import Continue, ContinuationDecision, Stop
+from dsh_core.decisions import ContinuationDecision, Continue, Stop
 from dsh_core.session.events import ToolCallEvent, TurnStartEvent
 
 if TYPE_CHECKING:
@@ -38,11 +38,17 @@ class StepLimit:
 
 @attrs.define
 class _Streak:
-    """The same call, how often in a row, and how far the log has been read."""
+    """The same call of a turn, how often in a row, and how far the log has been read."""
 
-    read: int = 0
+    turn: int
+    read: int
     call: tuple[str, str] | None = None
     length: int = 0
+
+    def add(self, call: tuple[str, str] | None) -> None:
+        """Count a call; None breaks the row."""
+        self.length = self.length + 1 if call is not None and call == self.call else 1
+        self.call = call
 
 
 class RepeatGuard:
@@ -54,30 +60,44 @@ class RepeatGuard:
         self._streaks: WeakKeyDictionary[Session, _Streak] = WeakKeyDictionary()
 
     @hookimpl(trylast=True)
-    def agent_turn_continuation(self, agent: Agent, decision: ContinuationDecision) -> Stop | None:
+    def agent_turn_continuation(self, agent: Agent, turn: int, decision: ContinuationDecision) -> Stop | None:
         """Stop a turn that goes round in a circle; tools marked `repeatable` are exempt."""
-        streak = self._streaks.setdefault(agent.session, _Streak())
-        self._read(agent, streak)
-        if isinstance(decision, Continue) and streak.call is not None and streak.length >= REPEATS:
-            name = streak.call[0]
-            return Stop(f"the model made the same call of {name!r} {streak.length} times in a row", "REPEATED_CALL")
-        return None
+        streak = self._streaks.get(agent.session)
+        if streak is None or streak.turn != turn:
+            streak = self._streaks[agent.session] = _Streak(turn, _start_of(agent.session, turn))
+        repeated = _repeated(agent, streak)
+        if repeated is None or not isinstance(decision, Continue):
+            return None
+        return Stop(
+            f"the model made the same call of {repeated!r} {REPEATS} times in a row; a tool that is meant to be "
+            "polled has to be declared repeatable",
+            "REPEATED_CALL",
+        )
 
-    def _read(self, agent: Agent, streak: _Streak) -> None:
-        events = agent.session.events
-        for index in range(streak.read, len(events)):
-            data = events[index].data
-            if type(data) is TurnStartEvent:
-                streak.call, streak.length = None, 0
-            elif type(data) is ToolCallEvent:
-                self._count(agent, streak, data)
-        streak.read = len(events)
 
-    def _count(self, agent: Agent, streak: _Streak, data: ToolCallEvent) -> None:
-        definition = agent.harness.tools.get(data.name)
-        if definition is not None and definition.repeatable:
-            streak.call, streak.length = None, 0
-        elif streak.call == (data.name, data.arguments):
-            streak.length += 1
-        else:
-            streak.call, streak.length = (data.name, data.arguments), 1
+def _repeated(agent: Agent, streak: _Streak) -> str | None:
+    """Read what is new in the log; returns the tool that was called too often in it."""
+    events, repeated = agent.session.events, None
+    for index in range(streak.read, len(events)):
+        data = events[index].data
+        if type(data) is ToolCallEvent:
+            streak.add(None if _repeatable(agent, data.name) else (data.name, data.arguments))
+            if streak.length >= REPEATS:
+                repeated = data.name
+    streak.read = len(events)
+    return repeated
+
+
+def _repeatable(agent: Agent, name: str) -> bool:
+    definition = agent.harness.tools.get(name)
+    return definition is not None and definition.repeatable
+
+
+def _start_of(session: Session, turn: int) -> int:
+    """Where a turn begins; read from the end, because a resumed log may be long."""
+    events = session.events
+    for index in range(len(events) - 1, -1, -1):
+        data = events[index].data
+        if type(data) is TurnStartEvent and data.turn == turn:
+            return index
+    return len(events)

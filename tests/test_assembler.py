@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsh_core import LlmError
 from dsh_core.content import Finish, ImageBlock, ReasoningBlock, TextBlock, ToolCallBlock, Usage
 from dsh_core.llm import (
     BlockAssembler,
@@ -141,6 +142,42 @@ def test_the_visible_prefix_is_what_was_shown():
         ReasoningDelta(0, "why"), TextDelta(1, " \n"), TextDelta(2, "so far "), ToolCallDelta(3, "i", "n", "{")
     )
     assert assembler.visible_prefix() == (ReasoningBlock("why"), TextBlock("so far "))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (ToolCallDelta(0, "i", "n", "{}"), TextDelta(0, "x")),
+        (TextDelta(0, "x"), ToolCallDelta(0, "i", "n", "{}")),
+        (TextDelta(0, "x"), ReasoningDelta(0, "x")),
+        (BlockStart(0, "reasoning"), TextDelta(0, "x")),
+        (BlockStart(0, "server-tool"), TextDelta(0, "x")),
+    ],
+)
+def test_a_delta_of_another_kind_is_a_malformed_response(first, second):
+    """M-1: text must not end up in the arguments of a call."""
+    with pytest.raises(LlmError, match="block 0") as caught:
+        assembled(first, second)
+    assert caught.value.code == "MALFORMED_RESPONSE"
+
+
+@pytest.mark.parametrize("kind", [TextDelta, ReasoningDelta])
+def test_a_character_cut_into_its_surrogates_is_whole_again(kind):
+    """M-1: what a tool is called with and what the log says are the same text."""
+    (block,) = content(kind(0, "a\ud83d"), kind(0, "\ude00b"))
+    assert block.text == "a\U0001f600b"
+
+
+def test_a_character_cut_within_arguments_is_whole_again():
+    """L-8: history and dispatch agree."""
+    made = content(ToolCallDelta(0, "i", "n", '"\ud83d'), ToolCallDelta(0, None, None, '\ude00"'))
+    assert made == (ToolCallBlock("i", "n", '"\U0001f600"'),)
+
+
+def test_an_empty_block_is_no_output():
+    """L-5: a stream that says nothing is an empty response, however it says it."""
+    assembler = assembled(BlockStart(0, "text"), BlockEnd(0, TextBlock("")))
+    assert (assembler.has_output, assembler.message().content, assembler.visible_prefix()) == (False, (), ())
 
 
 def test_what_is_no_chunk_is_refused():

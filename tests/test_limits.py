@@ -68,6 +68,18 @@ async def test_calls_of_one_message_count_too():
     assert await results(items, "go") == [("limit", "REPEATED_CALL", 2)]
 
 
+async def test_a_row_within_a_message_counts_whatever_follows_it():
+    """L-17: one more call at the end of the same message does not hide the row."""
+    items = [calls(*[call("look", at=1)] * 5, call("look", at=2))]
+    assert await results(items, "go") == [("limit", "REPEATED_CALL", 1)]
+
+
+async def test_a_repeatable_tool_breaks_the_row():
+    """L-17: whoever polls in between does not go round in a circle."""
+    items = [call("look", at=1), call("look", at=1), call("poll"), *[call("look", at=1)] * 4, text("done")]
+    assert await results(items, "go") == [("completed", None, 8)]
+
+
 async def test_four_times_is_no_circle():
     """L-17: the fifth is the limit."""
     assert await results([*[call("look", at=1)] * 4, text("done")], "go") == [("completed", None, 5)]

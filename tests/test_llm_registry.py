@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
@@ -114,7 +115,7 @@ def test_a_second_provider_of_one_name_is_refused():
     registry, first = LlmRegistry(Hooks()), Adapter()
     with acting_for(Owner("one")):
         registry.register("acme", first, models=["m"])
-    with acting_for(Owner("two")), pytest.raises(PluginError, match=r"'one'.*'two'"):
+    with acting_for(Owner("two")), pytest.raises(PluginError, match=r"'two' registers.*already by plugin 'one'"):
         registry.register("acme", Adapter())
     assert registry.models() == ["acme/m"]
 
@@ -178,6 +179,25 @@ async def test_every_adapter_is_closed_and_nothing_is_raised(caplog):
     assert "could not be closed" in caplog.text
 
 
+async def test_an_adapter_is_closed_once_nobody_uses_it(registry):
+    """H-7: it goes with the last of its registrations."""
+    shared = Adapter()
+    first, second = registry.register("one", shared), registry.register("two", shared)
+    first()
+    await asyncio.sleep(0.01)
+    assert shared.closed == 0
+    second()
+    await registry.aclose()
+    assert shared.closed == 1
+
+
+async def test_an_address_without_a_provider_is_resolved_on_the_way(registry):
+    """M-5: a plugin that asks a model by itself gives the whole address in `model`."""
+    stream = registry.stream(GenerateRequest(model="acme/small"))
+    assert await anext(stream) == TextDelta(0, "a")
+    await stream.aclose()
+
+
 REQUEST = GenerateRequest(provider="scripted", model="x")
 
 
@@ -203,3 +223,14 @@ async def test_plugins_may_rewrite_the_stream():
     async with dsh_core.open(model="scripted/x", plugins=plugins, autoload=False) as chat:
         shown = [chunk.text async for chunk in chat.harness.llm.stream(REQUEST) if isinstance(chunk, TextDelta)]
     assert "".join(shown) == "QUIET"
+
+
+async def test_leaving_a_rewritten_stream_closes_the_real_one():
+    """M-1: cancellation closes the connection at once, also behind a plugin that does not hand it on."""
+    adapter = Adapter()
+    async with dsh_core.Harness(plugins=[Louder()], autoload=False) as harness:
+        harness.llm.register("acme", adapter)
+        stream = harness.llm.stream(GenerateRequest(provider="acme", model="m"))
+        assert (await anext(stream)).text == "A"
+        await stream.aclose()
+        assert (adapter.opened, adapter.ended) == (1, 1)

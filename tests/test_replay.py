@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import dsh_core
 from dsh_core import LlmError, Retry, hookimpl, tool
 from dsh_core.content import GenerateRequest
-from dsh_core.llm import TextDelta
+from dsh_core.llm import LlmAdapter, TextDelta
 from dsh_core.testing import ReplayAdapter, ScriptedAdapter, ScriptedPlugin, call, fail, text
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +77,59 @@ async def test_the_failure_that_ended_a_turn_replays():
     async with opened(ReplayAdapter(events)) as chat:
         reason = (await chat.ask("go")).reason
     assert (reason.kind, reason.code, reason.message, reason.status) == ("error", "AUTH", "wrong key", 401)
+
+
+class Hanging(LlmAdapter):
+    """Says something, or nothing, and never ends."""
+
+    def __init__(self, *said):
+        self.said, self.waiting = said, asyncio.Event()
+
+    async def stream(self, request):
+        for chunk in self.said:
+            yield chunk
+        self.waiting.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("said", [(TextDelta(0, "half an ans"),), ()])
+async def test_a_request_that_was_cancelled_replays_as_cut_off(said):
+    """M-6: it ends where it was cut, is not repeated, and is no divergence."""
+    hanging = Hanging(*said)
+    async with opened(hanging) as chat:
+        receipt = chat.agent.send("go")
+        await hanging.waiting.wait()
+        chat.agent.cancel("enough")
+        assert (await receipt).reason.kind == "aborted"
+        events = list(chat.agent.session.events)
+    adapter = ReplayAdapter(events)
+    async with opened(adapter) as chat:
+        reason = (await chat.ask("go")).reason
+    assert (reason.kind, reason.code) == ("error", "ABORTED")
+    assert [request.attempt for request in adapter.requests] == [1]
+    adapter.assert_complete()
+
+
+async def test_a_step_whose_request_never_went_out_is_not_missed():
+    """M-6: a hook that fails before the request fails again; the adapter has nothing to play."""
+
+    class Broken:
+        name = "broken"
+
+        @hookimpl
+        async def agent_request(self):
+            raise ValueError("no")
+
+    def broken(adapter):
+        return dsh_core.open(model="scripted/m", plugins=[ScriptedPlugin(adapter), Broken()], autoload=False)
+
+    async with broken(ScriptedAdapter([])) as chat:
+        assert (await chat.ask("go")).reason.code == "HOOK"
+        events = list(chat.agent.session.events)
+    adapter = ReplayAdapter(events)
+    async with broken(adapter) as chat:
+        assert (await chat.ask("go")).reason.code == "HOOK"
+    adapter.assert_complete()
 
 
 async def diverged(events, prompt="what is 1 + 2?", **changed):

@@ -6,6 +6,7 @@ import pytest
 
 from dsh_core.errors import LlmError
 from dsh_core.llm.retry import RetryPlugin
+from dsh_core.llm.seam import LLM_CODES
 
 PASSING = ["RATE_LIMIT", "SERVER", "TIMEOUT", "TRANSPORT", "STREAM_CLOSED", "EMPTY_RESPONSE"]
 FINAL = [
@@ -30,6 +31,11 @@ def test_a_passing_failure_is_repeated(code):
 def test_any_other_failure_surfaces_at_once(code):
     """M-4: repeating it would only cost."""
     assert answer(code) is None
+
+
+def test_every_code_is_one_or_the_other():
+    """M-3, M-4: a new code has to be judged."""
+    assert {*PASSING, *FINAL} - {"UNKNOWN"} == LLM_CODES
 
 
 def test_a_timeout_is_repeated_only_before_output():
@@ -68,6 +74,7 @@ def test_a_long_retry_after_surfaces_at_once():
     assert answer("RATE_LIMIT", retry_after=float("inf")) is None
 
 
-def test_a_negative_retry_after_asks_for_nothing():
-    """M-4: nonsense falls back to the usual wait."""
-    assert answer("RATE_LIMIT", retry_after=-5).delay > 0
+@pytest.mark.parametrize("nonsense", [-5.0, 0.0, float("nan"), float("-inf")])
+def test_a_retry_after_that_is_nonsense_asks_for_nothing(nonsense):
+    """M-4: the wait is the usual one."""
+    assert 0.25 <= answer("RATE_LIMIT", retry_after=nonsense).delay <= 0.75

@@ -99,6 +99,13 @@ async def test_a_function_answers_from_the_request():
     assert message(await play(adapter, GenerateRequest(model="m"))).message().text == "I am m"
 
 
+async def test_a_function_may_answer_with_a_pause():
+    """M-6: what a function returns is played as an item of any kind."""
+    adapter = ScriptedAdapter([lambda request: pause(0), text("x")])
+    assert message(await play(adapter)).message().text == "x"
+    adapter.assert_complete()
+
+
 async def test_requests_are_kept():
     """M-6: a test asserts on what the model would have read."""
     adapter = ScriptedAdapter([text("a"), text("b")])

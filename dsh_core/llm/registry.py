@@ -167,7 +167,7 @@ class LlmRegistry:
         bare = {name.partition("/")[2]: name for name in known}
         found += [bare[name] for name in get_close_matches(model, bare, n=3, cutoff=0.7)]
         provider, slash, rest = model.partition("/")
-        if slash:
+        if slash and rest:
             found += [f"{name}/{rest}" for name in get_close_matches(provider, self._providers, n=1, cutoff=0.7)]
         return list(dict.fromkeys(found))[:3]
 
@@ -240,7 +240,7 @@ class LlmRegistry:
             try:
                 async with asyncio.timeout(_CLOSE_GRACE):
                     await adapter.aclose()
-            except Exception:  # noqa: BLE001 - every other adapter must still be closed
+            except Exception:  # every other adapter must still be closed
                 log.warning("LLM adapter %s could not be closed", type(adapter).__name__, exc_info=True)
 
 

@@ -15,7 +15,7 @@ import attrs
 from dsh_core.errors import LlmError
 from dsh_core.llm.seam import LlmAdapter
 from dsh_core.session.chunks import FinishChunk, StreamChunk, unpack_chunks
-from dsh_core.session.events import AssistantChunkEvent, RequestRetryEvent, TurnEndEvent
+from dsh_core.session.events import AssistantChunkEvent, RequestRetryEvent, StepStartEvent, TurnEndEvent
 from dsh_core.session.request import rebuild_request
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ __all__ = ["ReplayAdapter"]
 Key: TypeAlias = "tuple[int, int, int]"
 
 _SHOWN: Final = 60
+_BEFORE_THE_ADAPTER: Final = frozenset({"HOOK", "NO_ADAPTER", "NO_MODEL", "SECRET_IN_REQUEST", "STORAGE"})
+"""Codes of steps that failed before their request went out."""
+_CUT_OFF: Final = {"code": "ABORTED", "message": "the recorded request was cut off here, by a cancel or a crash"}
 
 
 @attrs.define
@@ -36,13 +39,19 @@ class _Recorded:
     packs: list[AssistantChunkEvent] = attrs.field(factory=list)
     error: Mapping[str, Any] | None = None
 
+    @property
+    def sent(self) -> bool:
+        """Whether it is certain that the request went out."""
+        return bool(self.packs) or (self.error is not None and self.error.get("code") not in _BEFORE_THE_ADAPTER)
+
 
 class ReplayAdapter(LlmAdapter):
     """
     Plays a recorded session log.
 
     Failures are played as well: an attempt that was repeated, or that ended its turn, fails again with the same
-    code. A request is found by its turn, step and attempt, so a session that was resumed can be replayed from there.
+    code, and one that was cut off by a cancel or a crash fails with `ABORTED` where it was cut. A request is found
+    by its turn, step and attempt, so a session that was resumed can be replayed from there.
 
     Args:
         events: The log, such as `session.events` or what a backend loads.
@@ -51,7 +60,7 @@ class ReplayAdapter(LlmAdapter):
     def __init__(self, events: Sequence[SessionEvent]) -> None:
         self._events = events
         self._recorded = _recorded(events)
-        self._unplayed = dict.fromkeys(self._recorded)
+        self._unplayed = dict.fromkeys(key for key, recorded in self._recorded.items() if recorded.sent)
         self._divergence: str | None = None
         self.requests: list[GenerateRequest] = []
         """Every request received, in order."""
@@ -70,8 +79,8 @@ class ReplayAdapter(LlmAdapter):
         for chunk in unpack_chunks(recorded.packs):
             finished = finished or type(chunk) is FinishChunk
             yield chunk
-        if recorded.error is not None and not finished:
-            raise _failure(recorded.error)
+        if not finished:
+            raise _failure(recorded.error or _CUT_OFF)
 
     def _matching(self, request: GenerateRequest) -> _Recorded:
         # What follows a divergence differs because of it, so the first one is told again.
@@ -102,11 +111,13 @@ class ReplayAdapter(LlmAdapter):
 
 
 def _recorded(events: Iterable[SessionEvent]) -> dict[Key, _Recorded]:
-    """The attempts of a log that reached the adapter, in order."""
+    """The attempts of a log, in order."""
     found: dict[Key, _Recorded] = {}
     for event in events:
         data = event.data
-        if isinstance(data, AssistantChunkEvent):
+        if isinstance(data, StepStartEvent):
+            found[data.turn, data.step, 1] = _Recorded()
+        elif isinstance(data, AssistantChunkEvent):
             found.setdefault((data.turn, data.step, data.attempt), _Recorded()).packs.append(data)
         elif isinstance(data, RequestRetryEvent):
             found.setdefault((data.turn, data.step, data.attempt - 1), _Recorded()).error = data.error
@@ -119,8 +130,8 @@ def _recorded(events: Iterable[SessionEvent]) -> dict[Key, _Recorded]:
 def _note_failure(found: dict[Key, _Recorded], end: TurnEndEvent) -> None:
     step = end.reason.step
     attempts = [attempt for turn, at, attempt in found if (turn, at) == (end.turn, step)]
-    if step:
-        found.setdefault((end.turn, step, max(attempts, default=1)), _Recorded()).error = end.reason
+    if attempts:  # else it failed before the step was open
+        found[end.turn, step, max(attempts)].error = end.reason
 
 
 def _failure(error: Mapping[str, Any]) -> LlmError:

@@ -127,18 +127,24 @@ class ScriptedAdapter(LlmAdapter):
     async def stream(self, request: GenerateRequest) -> AsyncIterator[StreamChunk]:
         """Play the next item."""
         self.requests.append(request)
-        item = self._take()
-        while isinstance(item, _Pause):
-            await asyncio.sleep(item.seconds)
-            item = self._take()
-        while callable(item):
-            item = item(request)
+        item = await self._item(request)
         if isinstance(item, _Fail):
             for chunk in item.after:
                 yield chunk
             raise item.error()
         for chunk in self._chunks(item):
             yield chunk
+
+    async def _item(self, request: GenerateRequest) -> Any:
+        """The next item that answers a request, after the pauses and functions on the way to it."""
+        item = self._take()
+        while isinstance(item, _Pause) or callable(item):
+            if isinstance(item, _Pause):
+                await asyncio.sleep(item.seconds)
+                item = self._take()
+            else:
+                item = item(request)
+        return item
 
     def _take(self) -> Any:
         if self._next >= len(self._items):

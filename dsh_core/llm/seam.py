@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from typing import Final
 
 from dsh_core.content import GenerateRequest, ToolSchema
 from dsh_core.errors import LlmError
@@ -25,6 +26,7 @@ from dsh_core.session.chunks import (
 )
 
 __all__ = [
+    "LLM_CODES",
     "BlockEnd",
     "BlockStart",
     "FinishChunk",
@@ -38,6 +40,13 @@ __all__ = [
     "ToolSchema",
     "UsageChunk",
 ]
+
+
+LLM_CODES: Final = frozenset({
+    "AUTH", "CONTENT_FILTER", "CONTEXT_OVERFLOW", "EMPTY_RESPONSE", "INVALID_REQUEST", "MALFORMED_RESPONSE",
+    "NO_ADAPTER", "NO_MODEL", "QUOTA", "RATE_LIMIT", "SERVER", "STREAM_CLOSED", "TIMEOUT", "TRANSPORT",
+})  # fmt: skip
+"""The codes of `LlmError` that dsh knows; what an adapter can say with one of them, it should (M-3)."""
 
 
 class LlmAdapter(ABC):
@@ -62,5 +71,5 @@ class LlmAdapter(ABC):
         """Tokens that fit into one request of `model`, or None where that is not known."""
         return None
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027 - most adapters have nothing to release
         """Release connections; called once when the adapter's plugin goes."""
