@@ -7,6 +7,7 @@ three times as much. What has its default is not written (S-1).
 
 from __future__ import annotations
 
+import inspect
 import typing
 from functools import cache
 from typing import Any, Final
@@ -109,15 +110,14 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _raw_hints(cls: type) -> dict[str, Any]:
-    import builtins
     import sys
 
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        scope = {**vars(builtins), **vars(sys.modules.get(base.__module__, builtins))}
-        for name, hint in base.__dict__.get("__annotations__", {}).items():
+        scope = vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}
+        for name, hint in inspect.get_annotations(base).items():
             try:
-                found[name] = eval(hint, scope) if isinstance(hint, str) else hint
+                found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
             except NameError:
                 found[name] = hint
     return found
@@ -174,7 +174,13 @@ def _checked(field: _Field, number: int, then: str) -> list[str]:
 
 
 def _reader(cls: type, fields: list[_Field], tag: str | None) -> Convert:
-    names: dict[str, Any] = {"cls": cls, "Misfit": Misfit, "mismatch": mismatch, "missing": _MISSING, "UNKNOWN": UNKNOWN}
+    names: dict[str, Any] = {
+        "cls": cls,
+        "Misfit": Misfit,
+        "mismatch": mismatch,
+        "missing": _MISSING,
+        "UNKNOWN": UNKNOWN,
+    }
     lines = [
         "def convert(o, notes):",
         "    if type(o) is not dict: raise mismatch(o, 'an object')",

@@ -105,7 +105,7 @@ def freeze_json(value: Any, *, where: str, path: str = "$") -> Any:
 
     Raises:
         NotSerializable: NaN, infinities, bytes, tuples, sets, keys that are no strings, other objects, cycles
-            and integers beyond ±(2⁵³−1); the message names `where` and the path.
+            and integers beyond ±(2**53 - 1); the message names `where` and the path.
     """
     try:
         return freeze(value)

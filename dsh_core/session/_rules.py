@@ -80,6 +80,8 @@ NOTHING: Final = _scalar(lambda v: v is None, "null", "v is None")
 
 
 def _write_free(value: Any, notes: list[str]) -> Any:
+    if type(value) is FrozenList or type(value) is FrozenDict:
+        return value
     made = freeze(value)
     if made is not value:
         notes.append(SHARED)
@@ -92,13 +94,15 @@ FREE: Final = Rule(_write_free, lambda value, _: frozen(value))
 # -- containers ------------------------------------------------------------------------------------------
 
 
-def _written(items: Any, write: Convert, notes: list[str]) -> list[Any]:
+def _converted(items: Any, convert: Convert, notes: list[str]) -> list[Any]:
+    index = 0
     made = []
-    for index, item in enumerate(items):
-        try:
-            made.append(write(item, notes))
-        except Misfit as misfit:
-            raise misfit.under(f"[{index}]") from None
+    try:
+        for item in items:
+            made.append(convert(item, notes))
+            index += 1
+    except Misfit as misfit:
+        raise misfit.under(f"[{index}]") from None
     return made
 
 
@@ -112,12 +116,12 @@ def sequence_rule(item: Rule, make: Callable[[list[Any]], Any]) -> Rule:
             if kind is not list:
                 raise mismatch(value, "a list or tuple")
             notes.append(SHARED)
-        return _written(value, write_item, notes)
+        return _converted(value, write_item, notes)
 
     def read(value: Any, notes: list[str]) -> Any:
         if type(value) is not list and type(value) is not FrozenList:
             raise mismatch(value, "a list")
-        return make(_written(value, read_item, notes))
+        return make(_converted(value, read_item, notes))
 
     return Rule(write, read)
 

@@ -106,9 +106,7 @@ class FinishChunk:
     finish: Finish
 
 
-StreamChunk: TypeAlias = (
-    BlockStart | TextDelta | ReasoningDelta | ToolCallDelta | BlockEnd | UsageChunk | FinishChunk
-)
+StreamChunk: TypeAlias = BlockStart | TextDelta | ReasoningDelta | ToolCallDelta | BlockEnd | UsageChunk | FinishChunk
 
 
 class Assembly:

@@ -5,7 +5,7 @@ Events as bytes, and back (S-1). What is encoded at the append is what is writte
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import msgspec
@@ -14,8 +14,10 @@ from dsh_core.errors import NotSerializable, SessionCorrupt
 from dsh_core.session._classes import class_rule, is_frozen
 from dsh_core.session._json import Misfit, scrubbed
 from dsh_core.session._registry import EventType, event_type_named, event_type_of
-from dsh_core.session._rules import Convert
 from dsh_core.session.events import UnknownEvent
+
+if TYPE_CHECKING:
+    from dsh_core.session._rules import Convert
 
 __all__ = [
     "Replace",
@@ -23,9 +25,9 @@ __all__ = [
     "decode_event",
     "encode_event",
     "encode_record",
+    "make_event",
     "prepare_data",
     "release_bytes",
-    "sealed",
 ]
 
 
@@ -43,7 +45,7 @@ class Replace:
     last: int
 
 
-@attrs.frozen
+@attrs.frozen(weakref_slot=False)
 class SessionEvent:
     """
     One event of a log.
@@ -81,6 +83,59 @@ class SessionEvent:
         return _codec_of(type(self.data)).type.ignorable
 
 
+class _Draft:
+    """An event before it is handed out: the same slots as `SessionEvent`, which must stay in step."""
+
+    __slots__ = ("_encoded", "_read", "_sealed", "data", "seq", "sources", "surface", "time")
+
+    seq: int
+    time: int
+    data: Any
+    surface: Replace | None
+    sources: tuple[int, ...]
+    _encoded: bytes | None
+    _read: bytes | None
+    _sealed: bool
+
+
+def make_event(
+    seq: int,
+    time: int,
+    data: Any,
+    surface: Replace | None,
+    sources: tuple[int, ...],
+    *,
+    encoded: bytes | None = None,
+    read: bytes | None = None,
+) -> SessionEvent:
+    """
+    An event whose data are a snapshot that nobody can change.
+
+    Filling a draft and turning it into an event costs a third of the initialiser of a frozen class, which
+    every append would pay.
+
+    Args:
+        seq: Its index in the log.
+        time: Epoch milliseconds.
+        data: The snapshot.
+        surface: The run of nodes it replaces, or None.
+        sources: Seqs of the events it was made from.
+        encoded: Its record, kept until it is written.
+        read: Its record as it was read, kept for good because it says more than the data.
+    """
+    draft = _Draft()
+    draft.seq = seq
+    draft.time = time
+    draft.data = data
+    draft.surface = surface
+    draft.sources = sources
+    draft._encoded = encoded
+    draft._read = read
+    draft._sealed = True
+    draft.__class__ = SessionEvent  # type: ignore[assignment]
+    return draft  # type: ignore[return-value]
+
+
 # -- one codec for each class ----------------------------------------------------------------------------
 
 
@@ -112,9 +167,7 @@ def _codec_of(cls: type) -> _Codec:
     if codec is None:
         event_type = event_type_of(cls)
         if event_type is None:
-            raise NotSerializable(
-                f"{cls.__name__} is not an event class; register it with @session_event('area/what')"
-            )
+            raise NotSerializable(f"{cls.__name__} is not an event class; register it with @session_event('area/what')")
         codec = _codecs[cls] = _Codec(cls, event_type)
     return codec
 
@@ -189,29 +242,9 @@ def encode_event(event: SessionEvent) -> bytes:
     return encode_record(type(event.data), event.seq, event.time, data, event.surface, event.sources)
 
 
-def sealed(event: SessionEvent, encoded: bytes | None = None, read: bytes | None = None) -> SessionEvent:
-    """
-    Mark an event whose data are a snapshot.
-
-    Args:
-        event: The event, fresh.
-        encoded: Its record, kept until it is written.
-        read: Its record as it was read, kept for good.
-    """
-    _set(event, "_sealed", True)
-    if encoded is not None:
-        _set(event, "_encoded", encoded)
-    if read is not None:
-        _set(event, "_read", read)
-    return event
-
-
-_set: Final = object.__setattr__
-
-
 def release_bytes(event: SessionEvent) -> None:
     """Let go of the bytes of an event that has been written, or that nobody will write."""
-    _set(event, "_encoded", None)
+    object.__setattr__(event, "_encoded", None)
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -287,7 +320,7 @@ def decode_event(record: bytes) -> SessionEvent:
 def _event(envelope: _Envelope | _OpenEnvelope, data: Any, read: bytes | None) -> SessionEvent:
     surface = envelope.surface
     mark = Replace(*surface.replace) if surface is not None else None
-    return sealed(SessionEvent(envelope.seq, envelope.time, data, mark, envelope.sources), read=read)
+    return make_event(envelope.seq, envelope.time, data, mark, envelope.sources, read=read)
 
 
 def _structured(envelope: _Envelope | _OpenEnvelope, event_type: EventType, notes: list[str]) -> Any:
@@ -295,7 +328,7 @@ def _structured(envelope: _Envelope | _OpenEnvelope, event_type: EventType, note
         return _codec_of(event_type.cls).read(envelope.data, notes)
     except Misfit as misfit:
         reason = f"{misfit.path('data')} {misfit.why}"
-    except Exception as error:  # a plugin's class checks its fields as it likes
+    except Exception as error:  # noqa: BLE001 - a plugin's class checks its fields as it likes
         reason = f"{type(error).__name__}: {error}"
     raise SessionCorrupt(f"event {envelope.seq} ({envelope.type}) does not fit its type: {reason}")
 

@@ -7,18 +7,18 @@ knows nothing of hooks or disks; a sink is told.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Protocol
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from dsh_core.content import ToolCallBlock
 from dsh_core.errors import HarnessError, InvariantViolation, SequenceError
 from dsh_core.session._views import View
-from dsh_core.session.chunks import StreamChunk
-from dsh_core.session.codec import Replace, SessionEvent, encode_record, prepare_data, sealed
+from dsh_core.session.codec import Replace, SessionEvent, encode_record, make_event, prepare_data
 from dsh_core.session.events import (
     AssistantMessageEvent,
     RequestRetryEvent,
@@ -28,10 +28,14 @@ from dsh_core.session.events import (
     TurnStartEvent,
     UnknownEvent,
 )
-from dsh_core.session.header import SessionHeader
 from dsh_core.session.packing import MAX_AGE_MS, ChunkPacker
 from dsh_core.session.projection import MessageView, Projection
 from dsh_core.session.surface import Surface, SurfaceFold, is_message
+
+if TYPE_CHECKING:
+    from dsh_core.content import ToolCallBlock
+    from dsh_core.session.chunks import StreamChunk
+    from dsh_core.session.header import SessionHeader
 
 __all__ = ["EventLog", "Session", "SessionEvent", "SessionSink"]
 
@@ -133,7 +137,7 @@ class Session:
         self._open_turn: int | None = None
         self._open_step: int | None = None
         self._packer: ChunkPacker | None = None
-        self._timer: Any = None
+        self._timer: asyncio.TimerHandle | None = None
         self._busy = ""
         self._deferred: deque[Callable[[], object]] = deque()
         self._running_deferred = False
@@ -196,9 +200,7 @@ class Session:
 
     # -- appending ---------------------------------------------------------------------------------------
 
-    def append(
-        self, data: Any, *, replace: tuple[int, int] | None = None, sources: Iterable[int] = ()
-    ) -> SessionEvent:
+    def append(self, data: Any, *, replace: tuple[int, int] | None = None, sources: Iterable[int] = ()) -> SessionEvent:
         """
         Append an event.
 
@@ -256,9 +258,7 @@ class Session:
             "REENTRANT",
         )
 
-    def _checked_mark(
-        self, data: Any, replace: tuple[int, int] | None, sources: tuple[int, ...]
-    ) -> Replace | None:
+    def _checked_mark(self, data: Any, replace: tuple[int, int] | None, sources: tuple[int, ...]) -> Replace | None:
         length = len(self._events)
         bad = [seq for seq in sources if type(seq) is not int or not 0 <= seq < length]
         if bad:
@@ -277,13 +277,13 @@ class Session:
     ) -> SessionEvent:
         seq = len(self._events)
         moment = now if now > self._last_time else self._last_time
-        record = encode_record(type(data), seq, moment, encoded, mark, sources)
-        event = SessionEvent(seq, moment, data, mark, sources)
         sink = self._sink
         if sink is None:
-            self._take(sealed(event))
+            event = make_event(seq, moment, data, mark, sources)
+            self._take(event)
             return event
-        sealed(event, record)
+        record = encode_record(type(data), seq, moment, encoded, mark, sources)
+        event = make_event(seq, moment, data, mark, sources, encoded=record)
         self._busy = "a check"
         try:
             sink.check(self, event)
@@ -293,8 +293,8 @@ class Session:
             sink.notify(self, event)
         finally:
             self._busy = ""
-        if self._deferred:
-            self._run_deferred()
+            if self._deferred:  # also when a check refuses the event: its verbs were accepted all the same
+                self._run_deferred()
         return event
 
     def _run_deferred(self) -> None:
@@ -306,7 +306,7 @@ class Session:
                 work = self._deferred.popleft()
                 try:
                     work()
-                except Exception:  # its caller has gone, and the appender is not to blame
+                except Exception:  # noqa: BLE001 - its caller has gone, and the appender is not to blame
                     _log.exception("session %s: what an observer asked for was refused", self.id)
         finally:
             self._running_deferred = False
@@ -318,10 +318,12 @@ class Session:
         if event.seq != seq:
             raise SequenceError(f"session {self.id!r}: a seed event has seq {event.seq} where {seq} belongs")
         if event.surface is not None and not is_message(event.data) and type(event.data) is not UnknownEvent:
-            raise InvariantViolation(f"session {self.id!r}: seed event {seq} ({event.type}) is no message to replace any")
+            raise InvariantViolation(
+                f"session {self.id!r}: seed event {seq} ({event.type}) is no message to replace any"
+            )
         if not event._sealed and type(event.data) is not UnknownEvent:
             snapshot, _ = prepare_data(event.data)
-            event = sealed(SessionEvent(seq, event.time, snapshot, event.surface, event.sources))
+            event = make_event(seq, event.time, snapshot, event.surface, event.sources)
         self._take(event)
 
     def _warn_ignored(self) -> None:
@@ -400,9 +402,6 @@ class Session:
             self._push(data, encoded, None, (), started)
 
     def _start_timer(self, milliseconds: int) -> None:
-        import asyncio
-        from contextvars import Context
-
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -421,7 +420,7 @@ class Session:
             return
         try:
             self._write_pack(packer)
-        except Exception:  # nobody waits here; the loop that reads the stream goes on
+        except Exception:  # noqa: BLE001 - nobody waits here; the loop that reads the stream goes on
             _log.exception("session %s: a pack of chunks was refused", self.id)
 
     # -- life --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dsh_core.content import Finish, Usage
 from dsh_core.errors import NotSerializable
 from dsh_core.session._classes import block_to_wire, class_rule
-from dsh_core.session._json import FrozenList, Misfit, freeze, scrub
+from dsh_core.session._json import FrozenDict, FrozenList, Misfit, frozen, scrub
 from dsh_core.session.chunks import (
     Assembly,
     BlockEnd,
@@ -122,13 +122,14 @@ class ChunkPacker:
             raise _unfit("a tool-call delta", chunk)
         if self._held or not text.isascii():
             text = self._whole("call", index, dt, text)
+        self._size += len(text)
+        if call_id is None and name is None:
+            self._assembly.add("call", index, text)
+            self._push("call", index, dt, text)
+            return
         call_id, name = _scrubbed(call_id), _scrubbed(name)
         self._assembly.add("call", index, text, call_id, name)
-        self._size += len(text)
-        entry = ["call", index, dt, text, call_id, name]
-        while entry[-1] is None:
-            entry.pop()
-        self._entries.append(FrozenList(entry))
+        self._push("call", index, dt, text, call_id, *([] if name is None else [name]))
 
     def _add_start(self, chunk: Any, dt: int) -> None:
         if type(chunk.index) is not int or type(chunk.kind) is not str:
@@ -139,24 +140,25 @@ class ChunkPacker:
     def _add_end(self, chunk: Any, dt: int) -> None:
         if type(chunk.index) is not int:
             raise _unfit("a block-end", chunk)
-        wire = freeze(block_to_wire(chunk.block, [])) if chunk.block is not None else None
+        index, block = chunk.index, chunk.block
         self._release_held(dt)
-        assembled = self._assembly.take(chunk.index)
-        if wire is None:
-            self._push("end", chunk.index, dt)
-        elif assembled == chunk.block:
-            self._push("end", chunk.index, dt, True)
+        assembled = self._assembly.take(index)
+        if block is None:
+            self._push("end", index, dt)
+        elif assembled == block:
+            self._push("end", index, dt, True)
         else:
+            wire = frozen(block_to_wire(block, []))
             self._size += sum(len(member) for member in wire.values() if type(member) is str)
-            self._push("end", chunk.index, dt, wire)
+            self._push("end", index, dt, wire)
 
     def _add_usage(self, chunk: Any, dt: int) -> None:
-        wire = freeze(_WRITE_USAGE(chunk.usage, []))
+        wire = FrozenDict(_WRITE_USAGE(chunk.usage, []))
         self._release_held(dt)
         self._push("usage", 0, dt, wire)
 
     def _add_finish(self, chunk: Any, dt: int) -> None:
-        wire = freeze(_WRITE_FINISH(chunk.finish, []))
+        wire = FrozenDict(_WRITE_FINISH(chunk.finish, []))
         self._release_held(dt)
         self._push("finish", 0, dt, wire)
 

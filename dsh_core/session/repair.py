@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dsh_core.content import ErrorInfo, Tagged, ToolCallBlock
+from dsh_core.content import ErrorInfo, Tagged
 from dsh_core.session.events import (
     ApprovalAskedEvent,
     ApprovalDecidedEvent,
-    AssistantMessageEvent,
     InboxDroppedEvent,
     InboxQueuedEvent,
     PromptBlockedEvent,
@@ -24,7 +23,7 @@ from dsh_core.session.events import (
     TurnStartEvent,
     UserMessageEvent,
 )
-from dsh_core.session.surface import depth_of
+from dsh_core.session.surface import calls_of, depth_of
 
 if TYPE_CHECKING:
     from dsh_core.session.codec import SessionEvent
@@ -56,13 +55,12 @@ def interrupted_turn_closers(events: Sequence[SessionEvent]) -> list[Any]:
         return []
     turn = opened[0].turn
     step: int | None = None
-    last_step = 0
     for data in opened:
         if type(data) is StepStartEvent:
-            step = last_step = data.step
+            step = data.step
         elif type(data) is StepEndEvent:
             step = None
-    closers: list[Any] = [_result(turn, last_step, call, opened) for call in _unanswered(opened)]
+    closers: list[Any] = [_result(turn, made_in, call, opened) for call, made_in in _unanswered(opened).items()]
     if step is not None:
         closers.append(StepEndEvent(turn, step))
     closers.append(TurnEndEvent(turn, Tagged("interrupted")))
@@ -80,14 +78,14 @@ def _open_part(events: Sequence[SessionEvent]) -> list[Any]:
     return []
 
 
-def _unanswered(opened: Iterable[Any]) -> list[str]:
-    calls: dict[str, None] = {}
+def _unanswered(opened: Iterable[Any]) -> dict[str, int]:
+    """The calls without a result, in order, with the steps that made them."""
+    calls: dict[str, int] = {}
     for data in opened:
-        if type(data) is AssistantMessageEvent:
-            calls.update((block.id, None) for block in data.content if type(block) is ToolCallBlock)
-        elif type(data) is ToolResultEvent:
+        calls.update((block.id, data.step) for block in calls_of(data))
+        if type(data) is ToolResultEvent:
             calls.pop(data.call_id, None)
-    return list(calls)
+    return calls
 
 
 def _result(turn: int, step: int, call: str, opened: Sequence[Any]) -> ToolResultEvent:

@@ -119,7 +119,12 @@ class SessionStore:
         self._sessions[session.id] = session
         if self._sink is not None:
             session.attach(self._sink)
-            self._sink.created(session)
+            try:
+                self._sink.created(session)
+            except BaseException:
+                del self._sessions[session.id]
+                session.detach()
+                raise
 
     def detach(self, session: Session) -> None:
         """Strike a session off the list and tell of its events no more."""

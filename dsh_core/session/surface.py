@@ -8,12 +8,11 @@ generation. Positions, not seqs, say what stands before what.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsh_core.content import ToolCallBlock
 from dsh_core.errors import InvariantViolation
 from dsh_core.session._views import View
-from dsh_core.session.codec import Replace, SessionEvent
 from dsh_core.session.events import (
     AssistantMessageEvent,
     ContextMessageEvent,
@@ -21,6 +20,9 @@ from dsh_core.session.events import (
     ToolResultEvent,
     UserMessageEvent,
 )
+
+if TYPE_CHECKING:
+    from dsh_core.session.codec import Replace, SessionEvent
 
 __all__ = ["Surface", "SurfaceFold", "calls_of", "depth_of", "is_message"]
 
