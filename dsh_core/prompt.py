@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import attrs
 
 from dsh_core._markers import hookimpl
-from dsh_core._ownership import Registration, own
+from dsh_core._ownership import Registration, current_owner, own
 from dsh_core._templates import VARIABLE, render_template
 from dsh_core.content import ToolSchema, to_tuple
-from dsh_core.errors import PluginError
+from dsh_core.errors import HarnessError, PluginError
 
 if TYPE_CHECKING:
     from dsh_core.agent.types import Agent
     from dsh_core.harness import Harness
     from dsh_core.hooks import Hooks
+    from dsh_core.session.log import Session
     from dsh_core.tools.registry import ToolRegistry
 
 __all__ = ["IdentityPlugin", "PromptAssembly", "PromptSection", "SystemPrompt"]
 
-Provider: TypeAlias = "Callable[[Agent], str | None | Awaitable[str | None]]"
+Provider: TypeAlias = "Callable[[Agent], str | Awaitable[str | None] | None]"
 PERSONA_ORDER: Final = 0
 
 
@@ -39,7 +41,7 @@ class PromptSection:
 
     Args:
         name: Unique.
-        order: −100 identity, 0 persona, 100–199 tool guidance, 200 and above project context.
+        order: -100 identity, 0 persona, 100 to 199 tool guidance, 200 and above project context.
         text: A template.
     """
 
@@ -64,11 +66,14 @@ class PromptAssembly:
     tools: tuple[ToolSchema, ...] = attrs.field(default=(), converter=to_tuple)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Source:
+    """A registered section or variable, and who brought it."""
+
     name: str
     order: int
     text: str | Provider
+    origin: str = "dsh itself"
 
 
 class SystemPrompt:
@@ -84,8 +89,8 @@ class SystemPrompt:
         self._hooks = hooks
         self._tools = tools
         self._sections: dict[str, _Source] = {"agent:persona": _Source("agent:persona", PERSONA_ORDER, _persona)}
-        self._variables: dict[str, Provider] = {"model": _model, "cwd": _cwd}
-        self._last: WeakKeyDictionary[Agent, tuple[tuple[Any, ...], PromptAssembly]] = WeakKeyDictionary()
+        self._variables = {"model": _Source("model", 0, _model), "cwd": _Source("cwd", 0, _cwd)}
+        self._last: WeakKeyDictionary[Session, tuple[tuple[Any, ...], PromptAssembly]] = WeakKeyDictionary()
         self._rendered: tuple[PromptAssembly, str] | None = None
 
     def section(self, name: str, order: int, text: str | Provider) -> Registration:
@@ -98,11 +103,9 @@ class SystemPrompt:
             text: A template, or a plain or coroutine function from the agent to one; None or empty leaves it out.
 
         Raises:
-            PluginError: The name is taken.
+            PluginError: The name is taken (`DUPLICATE_SECTION`); both owners are named and nothing changes.
         """
-        self._refuse_taken(name, self._sections, "section")
-        self._sections[name] = _Source(name, order, text)
-        return own(lambda: self._sections.pop(name, None))
+        return _add("section", self._sections, _Source(name, order, text, _origin()))
 
     def variable(self, name: str, provider: Provider | str) -> Registration:
         """
@@ -113,44 +116,33 @@ class SystemPrompt:
             provider: Its value, or a plain or coroutine function from the agent to it; None means no value.
 
         Raises:
-            PluginError: The name is taken.
+            PluginError: The name is taken (`DUPLICATE_VARIABLE`); both owners are named and nothing changes.
             ValueError: The name is malformed.
         """
         if not VARIABLE.fullmatch(name):
             raise ValueError(f"a variable's name is lower case letters, digits and underscores, not {name!r}")
-        self._refuse_taken(name, self._variables, "variable")
-        self._variables[name] = provider if callable(provider) else lambda _agent: provider
-        return own(lambda: self._variables.pop(name, None))
-
-    def _refuse_taken(self, name: str, taken: Mapping[str, Any], what: str) -> None:
-        if name in taken:
-            raise PluginError(f"system prompt {what} {name!r} is registered already; choose another name")
+        return _add("variable", self._variables, _Source(name, 0, provider, _origin()))
 
     async def assemble(self, agent: Agent) -> PromptAssembly:
         """
         Collect sections, variables and tools for an agent and run `system_prompt_assemble`.
 
         Raises:
-            HookError: A plugin failed.
+            HarnessError: A section or variable could not be made; it is named (`PROMPT`).
+            HookError: A plugin failed in the hook.
         """
         parts = await self._parts(agent)
-        last = self._last.get(agent)
+        last = self._last.get(agent.session)
         if last is None or last[0] != parts:  # mostly nothing changed since the step before
-            last = self._last[agent] = (parts, PromptAssembly(*parts))
+            sections, variables, tools = parts
+            assembly = PromptAssembly(sections, MappingProxyType(variables), tools)
+            last = self._last[agent.session] = (parts, assembly)
         return await self._hooks.system_prompt_assemble(agent=agent, assembly=last[1])
 
     async def _parts(self, agent: Agent) -> tuple[Any, ...]:
-        variables: dict[str, str | None] = {}
-        for name, provider in list(self._variables.items()):
-            value = provider(agent)
-            variables[name] = value if value is None or type(value) is str else await _resolved(value)
-        sections = []
-        for source in list(self._sections.values()):
-            text = source.text if type(source.text) is str else source.text(agent)  # type: ignore[operator]
-            if text is not None and type(text) is not str:
-                text = await _resolved(text)
-            if text:
-                sections.append(PromptSection(source.name, source.order, text))
+        variables = {source.name: value for source, value in await _values("variable", self._variables, agent)}
+        texts = await _values("section", self._sections, agent)
+        sections = [PromptSection(source.name, source.order, text) for source, text in texts if text]
         sections.sort(key=_order)
         return tuple(sections), variables, self._tools.wire_schemas(agent.options.tools)
 
@@ -173,9 +165,46 @@ def _order(section: PromptSection) -> int:
     return section.order
 
 
-async def _resolved(value: Any) -> str | None:
-    resolved: str | None = await value if inspect.isawaitable(value) else value
-    return resolved
+def _origin() -> str:
+    owner = current_owner()
+    return "the embedding program" if owner is None else f"plugin {owner.name!r}"
+
+
+def _add(what: str, table: dict[str, _Source], source: _Source) -> Registration:
+    taken = table.get(source.name)
+    if taken is not None:
+        raise PluginError(
+            f"{source.origin} registers system prompt {what} {source.name!r}, which is registered already by "
+            f"{taken.origin}; choose another name, or change the assembly in system_prompt_assemble",
+            f"DUPLICATE_{what.upper()}",
+        )
+    table[source.name] = source
+    return own(lambda: table.pop(source.name, None))
+
+
+async def _values(what: str, table: Mapping[str, _Source], agent: Agent) -> list[tuple[_Source, str | None]]:
+    """What each source gives for an agent."""
+    values = []
+    for source in list(table.values()):
+        text = source.text
+        values.append((source, text if isinstance(text, str) else await _made(what, source, text, agent)))
+    return values
+
+
+async def _made(what: str, source: _Source, provider: Provider, agent: Agent) -> str | None:
+    try:
+        value: Any = provider(agent)
+        if value is not None and type(value) is not str and inspect.isawaitable(value):
+            value = await value
+    except Exception as error:
+        raise _failed(what, source, f"failed: {type(error).__name__}: {error}") from error
+    if value is not None and not isinstance(value, str):
+        raise _failed(what, source, f"gave {type(value).__name__!r}; it has to be text or None")
+    return value
+
+
+def _failed(what: str, source: _Source, how: str) -> HarnessError:
+    return HarnessError(f"system prompt {what} {source.name!r} of {source.origin} {how}", "PROMPT")
 
 
 def _persona(agent: Agent) -> str | None:

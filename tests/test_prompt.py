@@ -9,6 +9,7 @@ import pytest
 
 import dsh_core
 from dsh_core import AgentOptions, HarnessError, PluginError, hookimpl, tool
+from dsh_core._ownership import Owner, acting_for
 from dsh_core._templates import render_template
 from dsh_core.prompt import PromptAssembly, PromptSection, SystemPrompt
 from dsh_core.testing import ScriptedAdapter, ScriptedPlugin, text
@@ -156,8 +157,9 @@ async def test_the_name_of_a_section_is_taken_once(name):
     async with opened(system_prompt="persona") as (chat, _):
         prompt = chat.harness.system_prompt
         prompt.section("my:own", 300, "first")
-        with pytest.raises(PluginError, match=name):
+        with acting_for(Owner("late")), pytest.raises(PluginError, match=f"'late' registers.*{name}") as caught:
             prompt.section(name, 300, "second")
+        assert caught.value.code == "DUPLICATE_SECTION"
         assert "second" not in await prompt_of(chat)
 
 
@@ -217,6 +219,51 @@ async def test_a_prompt_that_cannot_be_rendered_ends_the_turn():
         chat.harness.system_prompt.variable("nobody", lambda agent: "somebody")
         assert (await chat.ask("hi")).text == "ok"
     assert len(adapter.requests) == 1
+
+
+async def fails_late(agent):
+    raise ValueError("boom")
+
+
+def fails(agent):
+    raise ValueError("boom")
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [(fails, "ValueError: boom"), (fails_late, "ValueError: boom"), (lambda agent: 7, "gave 'int'")],
+)
+@pytest.mark.parametrize("what", ["section", "variable"])
+async def test_what_cannot_be_made_is_named_with_its_plugin(what, provider, said):
+    """Section 6, L-3: the turn ends, the message says whose part failed and how."""
+    async with opened(system_prompt="persona") as (chat, _):
+        prompt = chat.harness.system_prompt
+        with acting_for(Owner("weather")):
+            undo = prompt.section("mine", 5, provider) if what == "section" else prompt.variable("mine", provider)
+        reason = (await chat.ask("hi")).reason
+        assert (reason.kind, reason.code) == ("error", "PROMPT")
+        assert reason.message.startswith(f"system prompt {what} 'mine' of plugin 'weather' ")
+        assert said in reason.message
+        undo()
+        assert (await chat.ask("hi")).text == "ok"
+
+
+async def test_an_assembly_cannot_be_changed_in_place():
+    """H-3: a plugin returns a changed copy; the next step starts from the registered values."""
+    async with opened() as (chat, _):
+        assembly = await chat.harness.system_prompt.assemble(chat.agent)
+        with pytest.raises(TypeError):
+            assembly.variables["model"] = "other"  # type: ignore[index]
+
+
+async def test_a_changed_value_reaches_the_next_prompt():
+    """Section 6: what is reused from step to step is only what stayed the same."""
+    value = "one"
+    async with opened(system_prompt="{{mine}}") as (chat, _):
+        chat.harness.system_prompt.variable("mine", lambda agent: value)
+        assert (await prompt_of(chat)).endswith("one")
+        value = "two"
+        assert (await prompt_of(chat)).endswith("two")
 
 
 async def test_the_assembly_has_the_tools_of_the_agent():
