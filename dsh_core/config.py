@@ -34,17 +34,17 @@ from dsh_core._trust import PROJECT_FILE, is_trusted, trust_project, untrust_pro
 from dsh_core.errors import ConfigError
 
 __all__ = [
-    "ENVIRONMENT",
-    "PROJECT_FILE",
-    "USER_FILE",
     "AgentConfig",
     "ApprovalConfig",
     "Config",
+    "ENVIRONMENT",
     "Explanation",
     "HooksConfig",
     "Layer",
+    "PROJECT_FILE",
     "PluginsConfig",
     "ToolsConfig",
+    "USER_FILE",
     "config_dir",
     "find_project_file",
     "is_trusted",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from dsh_core._markers import hookimpl
+from dsh_core import hookimpl
 from dsh_core.errors import ConfigError, LlmError
 from dsh_llm_openai.adapter import DEFAULT_IDLE_TIMEOUT, DEFAULT_TIMEOUT, OpenAIAdapter
 from dsh_llm_openai.client import import_ahead
