@@ -8,6 +8,7 @@ before it, so each request can be rebuilt from the log alone (L-9).
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dsh_core.llm.seam import StreamChunk
 
 __all__ = ["Answer", "flush", "request_answer"]
+
+_log: Final = logging.getLogger("dsh")
 
 _SECRET_KEY: Final = re.compile(
     r"(api[-_]?key|apikey|authorization|password|passwd|secret|credential|access[-_]?token|auth[-_]?token|private[-_]?key)",
@@ -80,8 +83,8 @@ async def request_answer(run: TurnRun, step: int, system: str | None, tools: tup
             if retry is None:
                 raise
             attempt += 1
-            run.append(_retry_event(run.turn, step, attempt, retry.delay, error))
             run.anchor_messages()
+            run.append(_retry_event(run.turn, step, attempt, retry.delay, error))
             if retry.delay > 0:
                 await asyncio.sleep(retry.delay)
             run.check()
@@ -157,6 +160,7 @@ async def _decided(run: TurnRun, base: GenerateRequest) -> GenerateRequest:
     return attrs.evolve(
         request,
         messages=base.messages,
+        system=request.system or None,
         session_id=base.session_id,
         turn=base.turn,
         step=base.step,
@@ -188,20 +192,21 @@ def _params(request: GenerateRequest) -> dict[str, Any]:
 def _log_header(run: TurnRun, request: GenerateRequest) -> None:
     params = _params(request)
     reason = run.agent.header_reason(request.provider, request.model, params, request.system, request.tools)
-    if reason is not None:
-        run.append(
-            RequestHeaderEvent(
-                run.turn,
-                request.step,
-                request.attempt,
-                request.provider,
-                request.model,
-                params,
-                request.system,
-                request.tools,
-                reason,
-            )
-        )
+    if reason is None:
+        return
+    header = RequestHeaderEvent(
+        run.turn,
+        request.step,
+        request.attempt,
+        request.provider,
+        request.model,
+        params,
+        request.system,
+        request.tools,
+        reason,
+    )
+    run.append(header)
+    run.agent.header_logged(header)
 
 
 def _refuse_secrets(value: object, path: str) -> None:
@@ -288,8 +293,12 @@ async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssemble
 
 async def _close(stream: object) -> None:
     aclose = getattr(stream, "aclose", None)
-    if aclose is not None:
+    if aclose is None:
+        return
+    try:
         await aclose()
+    except Exception:  # noqa: BLE001 - the answer, or its failure, is known already
+        _log.warning("a stream of a model could not be closed", exc_info=True)
 
 
 def _accepted(assembler: BlockAssembler) -> Finish:

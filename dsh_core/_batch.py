@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from dsh_core._attempt import flush
-from dsh_core.content import Context, ToolCallBlock
 from dsh_core.session.events import ToolCallEvent
 from dsh_core.tools import pipeline
 from dsh_core.tools.definition import PendingCall, ToolContext, ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
     from dsh_core._turnrun import TurnRun
+    from dsh_core.content import Context, ToolCallBlock
 
 __all__ = ["Batch", "CallState"]
 
@@ -208,5 +209,3 @@ async def _settle(tasks: Sequence[asyncio.Task[object]]) -> None:
             task.exception()  # seen: the first failure is on its way already
     if interrupted is not None:
         raise interrupted
-
-

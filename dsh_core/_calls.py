@@ -49,6 +49,8 @@ def with_logged_calls(message: Message, registry: ToolRegistry, session: Session
             call_id = block.id
             if not call_id or call_id in seen or call_id in used:
                 call_id = f"{block.id or 'call'}-t{turn}s{step}i{len(seen)}"
+                while call_id in seen or call_id in used:  # the model chose this very id itself
+                    call_id += "x"
             seen.add(call_id)
             entry = registry.entry(block.name)
             name = entry.definition.name if entry is not None else block.name

@@ -5,15 +5,15 @@ A conversation in its simplest form: ask, or watch while it is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from dsh_core.agent.types import TurnResult
-from dsh_core.content import Content
-
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from dsh_core._loop import LoopAgent
     from dsh_core._receipts import LoopReceipt
+    from dsh_core.agent.types import TurnResult
+    from dsh_core.content import Content
     from dsh_core.harness import Harness
     from dsh_core.llm.seam import StreamChunk
     from dsh_core.session.log import SessionEvent

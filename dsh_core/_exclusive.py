@@ -6,7 +6,7 @@ their own (A-9).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from dsh_core.errors import Busy, HarnessError
 from dsh_core.session.events import TurnEndEvent, TurnStartEvent
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from dsh_core._loop import LoopAgent
 
 __all__ = ["ExclusiveSlot"]
@@ -31,7 +33,7 @@ class ExclusiveSlot:
         self._agent = agent
         self._task: asyncio.Task[object] | None = None
         self._name = ""
-        self._cause: str | None = None
+        self._cause: Tagged | None = None
         self._freed = asyncio.Event()
         self._freed.set()
 
@@ -44,10 +46,10 @@ class ExclusiveSlot:
         """Return when nobody holds the slot."""
         await self._freed.wait()
 
-    def cancel(self, reason: str) -> None:
-        """End the maintenance that runs, if any."""
+    def cancel(self, cause: Tagged) -> None:
+        """End the maintenance that runs, if any; the first cause stays."""
         if self._task is not None and self._cause is None:
-            self._cause = reason
+            self._cause = cause
             self._task.cancel()
 
     @asynccontextmanager
@@ -63,24 +65,25 @@ class ExclusiveSlot:
             HarnessError: The maintenance was cancelled (`CANCELLED`).
         """
         turn = self._enter(name)
+        outcome = Tagged("completed")
         try:
             yield
         except asyncio.CancelledError:
-            self._leave(turn, Tagged("aborted", reason=self._cause or "host"))
+            outcome = Tagged("aborted", reason="host")
             if self._cause is None:
                 raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-            raise HarnessError(f"{name} of {self._agent.id!r} was cancelled: {self._cause}", "CANCELLED") from None
         except BaseException as error:
-            self._leave(turn, error_reason(error, 0))
+            outcome = error_reason(error, 0)
             raise
-        else:
-            self._leave(turn, Tagged("completed") if self._cause is None else Tagged("aborted", reason=self._cause))
         finally:
+            cause = self._leave(turn, outcome)
+            if cause is not None:
+                await _take_cancellation()
             self._release()
         await self._agent.flush_turn(turn)
+        if cause is not None:
+            why = cause.reason if cause.kind == "aborted" else cause.kind
+            raise HarnessError(f"{name} of {self._agent.id!r} was cancelled: {why}", "CANCELLED")
 
     def _enter(self, name: str) -> int:
         agent = self._agent
@@ -95,12 +98,23 @@ class ExclusiveSlot:
         agent.maintenance_began()
         return turn
 
-    def _leave(self, turn: int, reason: Tagged) -> None:
-        self._task = None
+    def _leave(self, turn: int, outcome: Tagged) -> Tagged | None:
+        """Close the maintenance turn; a recorded cause wins over what came of it, and is returned."""
+        cause, self._task = self._cause, None
         if self._agent.session.open_turn == turn:
-            self._agent.session.append(TurnEndEvent(turn, reason))
+            self._agent.session.append(TurnEndEvent(turn, cause or outcome))
+        return cause
 
     def _release(self) -> None:
         self._task = None
         self._freed.set()
         self._agent.maintenance_ended()
+
+
+async def _take_cancellation() -> None:
+    """Take the cancellation that `cancel` sent, whether or not it has been delivered by now."""
+    task = asyncio.current_task()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    if task is not None:
+        task.uncancel()

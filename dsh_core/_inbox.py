@@ -85,13 +85,9 @@ class Inbox:
                 return True
         return False
 
-    def take_steering(self) -> list[Entry]:
-        """Remove and return all steering."""
-        taken = list(self._steering)
-        self._steering.clear()
-        for entry in taken:
-            self._order.pop(entry.id, None)
-        return taken
+    def first_steering(self) -> Entry | None:
+        """The next steering, which stays where it is until it is taken."""
+        return self._steering[0] if self._steering else None
 
     def queue_steering(self) -> None:
         """Steering that no step took up becomes queued, in the order in which it was accepted."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from dsh_core._exclusive import ExclusiveSlot
@@ -19,7 +17,7 @@ from dsh_core._inbox import Entry, Inbox, Lane
 from dsh_core._ownership import Registration, acting_for, current_owner
 from dsh_core._receipts import LoopReceipt
 from dsh_core._turnrun import TurnRun, running_turn
-from dsh_core.agent.types import Agent, AgentOptions
+from dsh_core.agent.registry import starting_agent
 from dsh_core.content import (
     Content,
     Context,
@@ -31,7 +29,7 @@ from dsh_core.content import (
     as_blocks,
     as_contexts,
 )
-from dsh_core.errors import AgentDisposed, HarnessError, MessageDropped
+from dsh_core.errors import AgentDisposed, HarnessError, MessageDropped, StorageError
 from dsh_core.session.events import (
     ContextMessageEvent,
     InboxDroppedEvent,
@@ -43,6 +41,10 @@ from dsh_core.session.events import (
 from dsh_core.session.repair import pending_messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from dsh_core.agent.types import Agent, AgentOptions, TurnResult
     from dsh_core.harness import Harness
     from dsh_core.session.log import Session
     from dsh_core.tools.definition import PendingCall
@@ -85,7 +87,6 @@ class LoopAgent:
         self._idle = asyncio.Event()
         self._idle.set()
         self._exited = asyncio.Event()
-        self._settled: asyncio.Future[None] | None = None
         self._header: RequestHeaderEvent | None = _last_header(session)
         self._header_is_ours = False
 
@@ -127,18 +128,21 @@ class LoopAgent:
         logged = _Logged()
         entry.receipt = LoopReceipt(entry.id, lambda: self._stored(logged), self._refuse_waiting_inside)
         self.inbox.add(entry, lane)
-        try:
-            self.session.defer(lambda: logged.append(self.session, queued))
-        except Exception:
-            self.inbox.take(entry)
-            raise
+        self.session.defer(lambda: self._log_accepted(entry, logged, queued))
         self.harness.hooks.agent_queued(agent=self, message=message, lane=lane)
         self._wake_up()
         return entry.receipt
 
-    def inject(
-        self, content: ContextLike | Content, *, source: Source | None = None, pinned: bool = False
-    ) -> None:
+    def _log_accepted(self, entry: Entry, logged: _Logged, queued: InboxQueuedEvent) -> None:
+        try:
+            logged.append(self.session, queued)
+        except Exception as error:  # refused by a plugin's check: it was never accepted
+            self.inbox.take(entry)
+            if entry.receipt is not None:
+                entry.receipt.settle(error)
+            raise
+
+    def inject(self, content: ContextLike | Content, *, source: Source | None = None, pinned: bool = False) -> None:
         """Add context without running the model: into the open turn, else as a turn of its own (A-1)."""
         self._refuse_disposed()
         contexts = _as_injected(content, source or _default_source())
@@ -167,17 +171,19 @@ class LoopAgent:
         self._woken = False
         if self.run is not None:
             self._stop_run(self.run, Tagged("aborted", reason=reason))
-        self._slot.cancel(reason)
+        self._slot.cancel(Tagged("aborted", reason=reason))
         return dropped
 
     def cancel_message(self, message_id: str, reason: str) -> None:
         """Stop what one message caused: its turn, or only the message while it waits (A-7)."""
-        entry = self.inbox.find(message_id)
+        entry, run = self.inbox.find(message_id), self.run
         if entry is not None:
             self.inbox.take(entry)
             self._drop([entry], reason)
-        elif self.run is not None and any(one.id == message_id for one in self.run.entries):
-            self._stop_run(self.run, Tagged("aborted", reason=reason))
+        if run is not None and (
+            (entry is not None and entry is run.admitting) or any(one.id == message_id for one in run.entries)
+        ):
+            self._stop_run(run, Tagged("aborted", reason=reason))
 
     def _drop(self, entries: list[Entry], reason: str) -> list[Message]:
         if entries:
@@ -197,10 +203,10 @@ class LoopAgent:
     async def when_idle(self) -> None:
         """Return when no turn runs and none is about to start (A-4)."""
         self._refuse_waiting_inside()
+        if not self._stopping:
+            await self._idle.wait()
         if self._stopping:
             await self._exited.wait()
-            return
-        await self._idle.wait()
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
         """The slot for maintenance of an idle agent (A-9)."""
@@ -226,7 +232,9 @@ class LoopAgent:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def inside(self) -> bool:
-        """Whether the caller runs in a hook or tool of this agent's running turn."""
+        """Whether the caller runs in a hook or tool of this agent's running turn, or while it is made."""
+        if self._driver is None and starting_agent.get() is self:
+            return True
         run = running_turn.get()
         while run is not None:
             if run.agent is self and run is self.run:
@@ -269,7 +277,7 @@ class LoopAgent:
         if self.run is not None:
             self._stop_run(self.run, Tagged("disposed"))
             asyncio.get_running_loop().call_later(self.grace, self._end_aftermath, self.run)
-        self._slot.cancel("disposed")
+        self._slot.cancel(Tagged("disposed"))
         self._wake.set()
         if self._driver is None:
             self._exit(None)
@@ -306,15 +314,18 @@ class LoopAgent:
         while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
-            while self._woken and not self._stopping and not self._slot.held:
+            while self._may_run():
                 self._woken = False
                 if self.inbox.queued and await self._run_turn():
                     self._woken = self._woken or self.inbox.queued > 0
             if not self._slot.held:
                 self._set_idle()
 
+    def _may_run(self) -> bool:
+        return self._woken and not self._stopping and not self._slot.held
+
     def _set_idle(self) -> None:
-        if self._woken:
+        if self._woken or self._stopping:
             return
         self._idle.set()
         self._set_status("idle")
@@ -344,18 +355,20 @@ class LoopAgent:
 
     async def _run_turn(self) -> bool:
         """Run one turn; False when it could not be opened, so that its messages wait for the next wake."""
-        run = TurnRun(self, self.session.last_turn + 1)
+        run = TurnRun(self)
         self.run = run
         loop = asyncio.get_running_loop()
-        settled = self._settled = loop.create_future()
+        run.settled = loop.create_future()
         self._set_status("running")
         if run.stopped or not self.inbox.queued:
             self.run = None
             return True
         run.task = loop.create_task(self._whole_turn(run), name=f"dsh-turn-{self.id}-{run.turn}")
-        run.task.add_done_callback(lambda _: settled.done() or settled.set_result(None))
+        run.task.add_done_callback(lambda _: run.settle())
         try:
-            await settled
+            await run.settled
+            if run.abandoned and run.result is not None:
+                await self._aftermath(run, run.result)
         except asyncio.CancelledError:
             await self._host_cancelled(run)
             raise
@@ -365,17 +378,23 @@ class LoopAgent:
 
     async def _whole_turn(self, run: TurnRun) -> None:
         await run.execute()
-        if run.result is not None:
-            await self._announce_end(run, run.result)
-            await self._flush("turn", run.turn)
+        if run.result is not None and not run.abandoned:
+            await self._aftermath(run, run.result)
+
+    async def _aftermath(self, run: TurnRun, result: TurnResult) -> None:
+        await self._announce_end(run, result)
+        await self._flush("turn", run.turn)
 
     def _after_turn(self, run: TurnRun) -> None:
         run.close()
         self.run = None
         self.inbox.queue_steering()
+        outcome = run.result or StorageError(
+            f"turn {run.turn} of session {self.id!r} could not be closed: a plugin refused its last events"
+        )
         for entry in run.entries:
-            if entry.receipt is not None and run.result is not None:
-                entry.receipt.settle(run.result)
+            if entry.receipt is not None:
+                entry.receipt.settle(outcome)
 
     async def _host_cancelled(self, run: TurnRun) -> None:
         """The host cancelled the driver: close the turn as aborted, within the grace, and go."""
@@ -397,22 +416,21 @@ class LoopAgent:
             self.grace,
             ", ".join(call_id for call_id, state in run.calls.items() if state == "running") or "a plugin or adapter",
         )
+        run.abandoned = True
         run.close()
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)
+        run.settle()
 
     def _end_aftermath(self, run: TurnRun) -> None:
         """What follows a closed turn (hooks, flush) must not hold up a dispose for ever."""
         if run.closed and run.task is not None and not run.task.done():
             _log.warning("session %s: what follows turn %d was cut off by dispose", self.id, run.turn)
             run.task.cancel()
-            if self._settled is not None and not self._settled.done():
-                self._settled.set_result(None)
+            run.settle()
 
     async def _announce_end(self, run: TurnRun, result: TurnResult) -> None:
         try:
             await self.harness.hooks.agent_turn_end(agent=self, result=result)
-        except Exception as error:  # contained: the turn is closed, the agent goes on
+        except Exception as error:  # noqa: BLE001 - contained: the turn is closed, the agent goes on
             self.report_error(error, run.turn, run.step, "hook:agent_turn_end")
 
     async def flush_turn(self, turn: int) -> None:
@@ -422,7 +440,7 @@ class LoopAgent:
     async def _flush(self, barrier: str, turn: int) -> None:
         try:
             await self.harness.hooks.session_flush(session=self.session, barrier=barrier)
-        except Exception as error:  # contained: the backend keeps its buffer, the agent goes on (L-16)
+        except Exception as error:  # noqa: BLE001 - contained: the backend keeps its buffer, the agent goes on (L-16)
             self.report_error(error, turn, 0, "hook:session_flush")
 
     # -- told to others ----------------------------------------------------------------------------------
@@ -443,9 +461,11 @@ class LoopAgent:
         system: str | None,
         tools: tuple[ToolSchema, ...],
     ) -> str | None:
-        """Why a request needs a new header in the log, or None; remembers it (L-9)."""
+        """Why a request needs a new header in the log, or None (L-9)."""
         last, ours = self._header, self._header_is_ours
-        same = last is not None and (
+        if last is None:
+            return "initial"
+        same = (
             (last.tools is tools or last.tools == tools)
             and last.system == system
             and (last.provider, last.model) == (provider, model)
@@ -453,13 +473,11 @@ class LoopAgent:
         )
         if same and ours:
             return None
-        self._header_is_ours = True
-        self._header = RequestHeaderEvent(
-            0, 0, provider=provider, model=model, params=dict(params), system=system, tools=tools
-        )
-        if last is None:
-            return "initial"
         return "change" if ours else "resume"
+
+    def header_logged(self, header: RequestHeaderEvent) -> None:
+        """Remember the header that is in force."""
+        self._header, self._header_is_ours = header, True
 
 
 class _Logged:
@@ -512,9 +530,7 @@ def _default_source() -> Source:
 def _as_injected(content: ContextLike | Content, source: Source) -> tuple[Context, ...]:
     if isinstance(content, str | Context):
         return as_contexts(content, source)
-    items = list(content) if not hasattr(content, "__attrs_attrs__") else [content]  # type: ignore[arg-type]
+    items = list(content) if not hasattr(content, "__attrs_attrs__") else [content]
     if any(isinstance(item, str | Context) for item in items):
         return as_contexts(items, source)  # type: ignore[arg-type]
     return (Context(as_blocks(items), source),)  # type: ignore[arg-type]
-
-

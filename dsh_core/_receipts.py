@@ -5,10 +5,12 @@ What a sender holds of a message: two waits, neither of which owns the message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsh_core.agent.types import TurnResult
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
+
+    from dsh_core.agent.types import TurnResult
 
 __all__ = ["LoopReceipt"]
 

@@ -52,7 +52,7 @@ class HarnessSink:
             for watch in watchers:
                 try:
                     watch(event)
-                except Exception:  # a watcher is a display: it must not reach the appender
+                except Exception:  # noqa: BLE001 - a watcher is a display: it must not reach the appender
                     _log.exception("a watcher of session %s failed", session.id)
 
     def created(self, session: Session) -> None:

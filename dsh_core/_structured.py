@@ -15,7 +15,7 @@ import attrs
 
 from dsh_core._markers import hookimpl
 from dsh_core.content import ToolCallBlock, text_of
-from dsh_core.decisions import Continue, ContinuationDecision, Stop
+from dsh_core.decisions import ContinuationDecision, Continue, Stop
 from dsh_core.errors import ConfigError, HarnessError
 from dsh_core.session.events import AssistantMessageEvent
 
@@ -102,9 +102,7 @@ class StructuredOutput:
         return attrs.evolve(request, response_format=output_schema(agent.options.output_type))
 
     @hookimpl
-    def agent_turn_continuation(
-        self, agent: Agent, decision: ContinuationDecision
-    ) -> ContinuationDecision | None:
+    def agent_turn_continuation(self, agent: Agent, decision: ContinuationDecision) -> ContinuationDecision | None:
         """Give the model one more try when its final answer does not match."""
         output_type = agent.options.output_type
         if output_type is None or not isinstance(decision, Stop) or decision.code is not None:
@@ -114,7 +112,9 @@ class StructuredOutput:
             parse_output(output_type, answers[-1] if answers else "")
         except OutputMismatch as mismatch:
             if len(_mismatches(output_type, answers)) == 1:
-                return Continue(f"{mismatch.message}. Answer again with JSON that matches the schema, and nothing else.")
+                return Continue(
+                    f"{mismatch.message}. Answer again with JSON that matches the schema, and nothing else."
+                )
             return Stop(mismatch.message, mismatch.code)
         return None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from dsh_core._structured import parse_output
+from dsh_core._structured import OutputMismatch, parse_output
 from dsh_core.agent.types import TurnResult
 from dsh_core.content import Message, Tagged, ToolResultBlock, Usage, text_of
 from dsh_core.errors import HarnessError, LlmError
@@ -112,7 +112,7 @@ def result_of(session: Session, turn: int, reason: Tagged, output_type: Any = No
                 usage = usage + data.usage
     return TurnResult(
         text=text,
-        output=parse_output(output_type, text) if output_type is not None and reason.kind == "completed" else None,
+        output=_output(output_type, text) if reason.kind == "completed" else None,
         reason=reason,
         turn=turn,
         usage=usage,
@@ -120,6 +120,16 @@ def result_of(session: Session, turn: int, reason: Tagged, output_type: Any = No
         session_id=session.id,
         events=events,
     )
+
+
+def _output(output_type: Any, text: str) -> Any:
+    # Where the plugin that asks for structured output is off, a turn may complete with an answer that does not match.
+    if output_type is None:
+        return None
+    try:
+        return parse_output(output_type, text)
+    except OutputMismatch:
+        return None
 
 
 class _TurnMessages(Sequence[Message]):

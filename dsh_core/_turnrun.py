@@ -8,8 +8,8 @@ appends, so that a turn is closed whole however it ends (L-3, A-7).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,9 @@ import attrs
 from dsh_core._attempt import Answer, request_answer
 from dsh_core._batch import Batch, CallState
 from dsh_core._calls import offered_names, with_logged_calls, without_calls
-from dsh_core._inbox import Entry
 from dsh_core._turn import Outcome, error_reason, open_events, result_of
 from dsh_core.content import GenerateRequest, Message, Source, Tagged, ToolCallBlock
-from dsh_core.decisions import Continue, ContinuationDecision, PromptBlock, Stop
+from dsh_core.decisions import ContinuationDecision, Continue, PromptAllow, PromptBlock, Stop
 from dsh_core.errors import HarnessError, HookError, PromptBlocked
 from dsh_core.session.events import (
     AssistantMessageEvent,
@@ -37,21 +36,22 @@ from dsh_core.session.events import (
     UserMessageEvent,
 )
 from dsh_core.tools import pipeline
-from dsh_core.tools.definition import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from dsh_core._inbox import Entry
     from dsh_core._loop import LoopAgent
     from dsh_core.agent.types import TurnResult
     from dsh_core.llm.assembler import BlockAssembler
+    from dsh_core.tools.definition import ToolResult
 
 __all__ = ["Stopped", "TurnRun", "running_turn"]
 
 _log: Final = logging.getLogger("dsh")
 
 
-class Stopped(Exception):  # noqa: N818 - a signal of the loop to itself, not an error
+class Stopped(Exception):
     """The turn has a recorded cause to stop; raised at the next safe place."""
 
 
@@ -63,24 +63,27 @@ class TurnRun:
     """
     Args:
         agent: The agent whose turn it is.
-        turn: Its number.
     """
 
-    def __init__(self, agent: LoopAgent, turn: int) -> None:
+    def __init__(self, agent: LoopAgent) -> None:
         self.agent = agent
         self.harness = agent.harness
         self.hooks = agent.harness.hooks
         self.session = agent.session
-        self.turn = turn
+        self.turn = agent.session.last_turn + 1
         self.outer = running_turn.get()
         self.outcome = Outcome()
         self.entries: list[Entry] = []
+        self.admitting: Entry | None = None
         self.calls: dict[str, CallState] = {}
         self.streaming: tuple[GenerateRequest, BlockAssembler] | None = None
         self.messages: Sequence[Message] = ()
         self.step = 0
         self.task: asyncio.Task[None] | None = None
+        self.settled: asyncio.Future[None] | None = None
         self.result: TurnResult | None = None
+        self.host_cancelled = False
+        self.abandoned = False
         self.closed = False
 
     # -- stopping ----------------------------------------------------------------------------------------
@@ -93,6 +96,11 @@ class TurnRun:
             self.outcome.stop = cause
             if self.task is not None:
                 self.task.cancel()
+
+    def settle(self) -> None:
+        """Let the driver go on; it does not wait for the task of a turn that was given up."""
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)
 
     @property
     def stopped(self) -> bool:
@@ -116,7 +124,11 @@ class TurnRun:
         self.session.append(data)
 
     def anchor_messages(self) -> None:
-        """Take the projection of the log as it is now as what the next request reads."""
+        """
+        Take the projection of the log as it is now as what the next request reads.
+
+        Done before the anchor is appended: what its observers inject stands behind it in the log (L-9).
+        """
         self.messages = self.session.derive_messages()
 
     # -- the whole turn ----------------------------------------------------------------------------------
@@ -130,22 +142,28 @@ class TurnRun:
             pass
         except asyncio.CancelledError as error:
             self._cancelled(error)
-        except Exception as error:  # whatever failed, the turn is closed and the agent lives on
+        except Exception as error:  # noqa: BLE001 - whatever failed, the turn is closed and the agent lives on
             self._failed(error)
         self.close()
-        if self.outcome.stop is not None and self.outcome.stop.reason == "host":
+        if self.host_cancelled:
             raise asyncio.CancelledError
-        self._shake_off_cancellation()
+        await self._shake_off_cancellation()
 
-    def _shake_off_cancellation(self) -> None:
-        # The cancellation that stopped the turn must not reach what follows the turn in this task.
-        while self.task is not None and self.task.cancelling() > 0:
+    async def _shake_off_cancellation(self) -> None:
+        # The cancellation that stopped the turn must not reach what follows the turn in this task. If the turn
+        # stopped by itself before its next await, the cancellation has not been delivered yet: it is taken here.
+        if self.task is None or self.task.cancelling() == 0:
+            return
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        while self.task.cancelling() > 0:
             self.task.uncancel()
 
     def _cancelled(self, error: asyncio.CancelledError) -> None:
         if self.outcome.stop is not None:
             return
         if self.cancelled:
+            self.host_cancelled = True
             self.outcome.stop = Tagged("aborted", reason="host")
         else:
             self._failed(HarnessError(f"a plugin or tool cancelled itself: {error}", "CANCELLED"))
@@ -162,8 +180,11 @@ class TurnRun:
 
     async def _body(self) -> None:
         first = self.agent.inbox.first()
-        source = first.message.source if first is not None else None
-        self.append(TurnStartEvent(self.turn, Tagged("message", source=_source_fields(source))))
+        if first is None:
+            return  # taken back before its turn began: there is nothing to open a turn for
+        # Read here and not before: an injection into the idle agent takes a number too (L-1).
+        self.turn = self.session.last_turn + 1
+        self.append(TurnStartEvent(self.turn, Tagged("message", source=_source_fields(first.message.source))))
         await self._admit_prompts(self.agent.inbox.queued)
         while True:
             self._next_step_opening = True
@@ -171,14 +192,12 @@ class TurnRun:
             self._drain_steering()
             system, tools = await self._assemble()
             self.check()
-            await self.hooks.agent_pre_step(
-                agent=self.agent, turn=self.turn, step=self.step + 1, system_prompt=system
-            )
+            await self.hooks.agent_pre_step(agent=self.agent, turn=self.turn, step=self.step + 1, system_prompt=system)
             self.check()
             self.step += 1
             self._next_step_opening = False
-            self.append(StepStartEvent(self.turn, self.step))
             self.anchor_messages()
+            self.append(StepStartEvent(self.turn, self.step))
             self.check()
             went_on = await self._step(system, tools)
             if not await self._goes_on(went_on):
@@ -210,39 +229,52 @@ class TurnRun:
 
     async def _admit(self, entry: Entry) -> str | None:
         """Append the message or its block; returns the reason of a block."""
+        self.admitting = entry
         try:
             decision = await self.hooks.agent_prompt_submit(agent=self.agent, message=entry.message)
+            self.check()
         except HookError as error:
             self.check()
             self._block(entry, f"its plugin failed: {error}")
             raise
-        self.check()
+        finally:
+            self.admitting = None
         if isinstance(decision, PromptBlock):
             self._block(entry, decision.reason)
             return decision.reason
-        self.agent.inbox.take(entry)
-        self.entries.append(entry)
-        content = entry.message.content if decision.content is None else decision.content
-        self.append(UserMessageEvent(entry.id, content, entry.message.source))
+        self._enter(entry, decision)
         for context in decision.context:
             self.append(ContextMessageEvent(context.content, context.source))
         return None
 
+    def _enter(self, entry: Entry, decision: PromptAllow) -> None:
+        content = entry.message.content if decision.content is None else decision.content
+        self.agent.inbox.take(entry)
+        try:
+            self.append(UserMessageEvent(entry.id, content, entry.message.source))
+        except Exception as error:  # the message must not be lost: it is blocked, and the turn fails (L-1)
+            self._block(entry, f"it could not be logged: {error}")
+            raise
+        self.entries.append(entry)
+
     def _block(self, entry: Entry, reason: str) -> None:
         self.agent.inbox.take(entry)
         message = entry.message
-        self.append(PromptBlockedEvent(entry.id, message.content, message.source, reason))
         if entry.receipt is not None:
             entry.receipt.settle(PromptBlocked(f"the prompt was blocked: {reason}"))
+        self.append(PromptBlockedEvent(entry.id, message.content, message.source, reason))
 
     def _drain_steering(self) -> bool:
-        taken = self.agent.inbox.take_steering()
-        for entry in taken:
+        inbox, drained = self.agent.inbox, False
+        for _ in range(inbox.steering):
+            entry = inbox.first_steering()
+            if entry is None:  # an observer of the one before has cancelled
+                break
+            inbox.take(entry)
             self.entries.append(entry)
-            self.append(
-                SteeringMessageEvent(entry.id, self.turn, entry.message.content, entry.message.source)
-            )
-        return bool(taken)
+            self.append(SteeringMessageEvent(entry.id, self.turn, entry.message.content, entry.message.source))
+            drained = True
+        return drained
 
     # -- one step ----------------------------------------------------------------------------------------
 
@@ -265,9 +297,7 @@ class TurnRun:
         cut = answer.finish.kind == "max-tokens"
         message = with_logged_calls(answer.message, self.harness.tools, self.session, self.turn, self.step)
         message = without_calls(message) if cut else message
-        changed = await self.hooks.agent_step_result(
-            agent=self.agent, turn=self.turn, step=self.step, message=message
-        )
+        changed = await self.hooks.agent_step_result(agent=self.agent, turn=self.turn, step=self.step, message=message)
         self.check()
         if changed is not message:
             message = with_logged_calls(changed, self.harness.tools, self.session, self.turn, self.step)
@@ -306,7 +336,8 @@ class TurnRun:
         if decision.code is not None:
             self.outcome.limit = Tagged("limit", message=decision.reason or decision.code, code=decision.code)
             return False
-        return self.agent.inbox.steering > 0
+        # Steering goes on with the turn, but not beyond its last step: there it opens the next turn.
+        return self.agent.inbox.steering > 0 and self.step < self.agent.options.max_steps
 
     def _log_decision(self, decision: ContinuationDecision, plugin: str) -> None:
         action = "continue" if isinstance(decision, Continue) else "stop"
@@ -333,9 +364,7 @@ class TurnRun:
             self._answer_open_calls()
             for data in open_events(self.session, self.turn, self.outcome.reason()):
                 self.session.append(data)
-            self.result = result_of(
-                self.session, self.turn, self.outcome.reason(), self.agent.options.output_type
-            )
+            self.result = result_of(self.session, self.turn, self.outcome.reason(), self.agent.options.output_type)
 
     def _keep_visible_prefix(self) -> None:
         """What the user saw of an answer that was cut off becomes part of the history (L-6)."""
@@ -354,13 +383,15 @@ class TurnRun:
         """Every call of a logged message gets its one result (L-10)."""
         for block in self.session.unanswered_calls():
             state = self.calls.get(block.id)
-            code = "INTERRUPTED" if state == "running" else "NOT_STARTED"
+            result = pipeline.interrupted() if state == "running" else pipeline.not_started(self._why_not_started())
             if state is None and self.session.open_step is not None:
                 self.session.append(ToolCallEvent(self.turn, self.step, block.id, block.name, block.arguments))
-            result = pipeline.error_result(code)
-            self.session.append(
-                ToolResultEvent(self.turn, self.step, block.id, result.content, True, result.error)
-            )
+            self.session.append(ToolResultEvent(self.turn, self.step, block.id, result.content, True, result.error))
+
+    def _why_not_started(self) -> str:
+        if self.outcome.stop is None:
+            return "the turn failed before its start"
+        return "the turn was cancelled before its start"
 
 
 def _origin(error: BaseException) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,7 +20,7 @@ from dsh_core._ownership import Registration, acting_for, current_owner, spawn_o
 from dsh_core._plugins import PluginManager
 from dsh_core._services import CommandRegistry, ServiceRegistry
 from dsh_core._sink import HarnessSink
-from dsh_core.agent.registry import AgentRegistry
+from dsh_core.agent.registry import AgentRegistry, starting_agent
 from dsh_core.agent.types import Agent, AgentOptions, TurnResult
 from dsh_core.config import Config
 from dsh_core.errors import HarnessError
@@ -34,8 +33,11 @@ from dsh_core.tools.pipeline import ToolSettings
 from dsh_core.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
     from dsh_core.content import Content
     from dsh_core.session.log import Session
+    from dsh_core.tools.definition import ToolDefinition
 
 __all__ = ["Chat", "Harness", "run"]
 
@@ -60,7 +62,7 @@ class Harness:
         self,
         *,
         plugins: Sequence[object] = (),
-        tools: Sequence[object] = (),
+        tools: Sequence[ToolDefinition | Callable[..., Any]] = (),
         config: Config | Mapping[str, Any] | None = None,
         autoload: bool = True,
         cwd: str | None = None,
@@ -134,11 +136,13 @@ class Harness:
         from dsh_core._turnrun import running_turn
 
         owner = current_owner()
-        token = running_turn.set(None)  # the task is not part of the turn that started it
+        # The task is not part of the turn that started it, nor of the making of an agent.
+        turn, starting = running_turn.set(None), starting_agent.set(None)
         try:
             task = spawn_owned(coro, name, owner)
         finally:
-            running_turn.reset(token)
+            starting_agent.reset(starting)
+            running_turn.reset(turn)
         task.add_done_callback(lambda done: _log_failed_task(done, owner.name if owner else "the embedder", name))
         self._keep(task)
         return task
@@ -232,7 +236,7 @@ class Harness:
         for wanted in self.config.agents:
             try:
                 await self._create_configured(wanted)
-            except Exception as error:  # a configured agent that fails is a warning, not a crash
+            except Exception as error:  # noqa: BLE001 - a configured agent that fails is a warning, not a crash (A-10)
                 _log.warning("configured agent %r was not created: %s", wanted.id, error)
 
     async def _create_configured(self, wanted: Any) -> None:
@@ -263,7 +267,7 @@ def open(
     session: str | None = None,
     *,
     model: str | None = None,
-    tools: Sequence[object] = (),
+    tools: Sequence[ToolDefinition | Callable[..., Any]] = (),
     plugins: Sequence[object] = (),
     config: Config | Mapping[str, Any] | None = None,
     autoload: bool = True,

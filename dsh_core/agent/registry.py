@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from dsh_core._ownership import Registration, own
+from dsh_core._ownership import Registration, acting_for, own
 from dsh_core.agent.types import Agent, AgentOptions
-from dsh_core.errors import HarnessError, SessionExists, SessionNotFound
+from dsh_core.errors import AgentDisposed, HarnessError, SessionExists, SessionNotFound
 from dsh_core.session.fork import fork_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from dsh_core.harness import Harness
     from dsh_core.session.header import SessionHeader
     from dsh_core.session.log import Session, SessionEvent
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["AgentFactory", "AgentHandle", "AgentRegistry", "RunnableAgent"]
 
 _log: Final = logging.getLogger("dsh")
+
+starting_agent: Final[ContextVar[Agent | None]] = ContextVar("dsh_starting_agent", default=None)
+"""The agent whose `agent_session_start` hooks this code runs in; it takes no turn before they have ended."""
 
 
 class RunnableAgent(Agent, Protocol):
@@ -103,10 +108,17 @@ class AgentHandle:
         return self._closing
 
     async def _close(self) -> None:
-        children = self._registry.descendants(self.agent)
-        await asyncio.gather(*(child.dispose() for child in children), return_exceptions=True)
+        await self._close_descendants()
         await self.agent.stopped()
+        await self._close_descendants()  # what its last hooks and tools have made
         await self._teardown.aclose()
+
+    async def _close_descendants(self) -> None:
+        while children := self._registry.descendants(self.agent):
+            ends = await asyncio.gather(*(child.dispose() for child in children), return_exceptions=True)
+            for child, end in zip(children, ends, strict=True):
+                if isinstance(end, Exception):
+                    _log.error("disposing of agent %s failed: %s", child.agent.id, end, exc_info=end)
 
     async def __aenter__(self) -> AgentHandle:
         return self
@@ -211,6 +223,8 @@ class AgentRegistry:
         Raises:
             SessionExists: The id is taken, live or stored.
         """
+        if parent is not None and parent.status == "disposed":
+            raise AgentDisposed(f"agent {parent.id!r} is disposed and can have no descendants; resume it first")
         header = self.harness.sessions.header(
             self._fresh_id(session_id),
             cwd=cwd,
@@ -221,10 +235,21 @@ class AgentRegistry:
         return await self._open(header, (), 0, "startup", options, plugins, parent, label)
 
     async def resume(
-        self, session_id: str, *, options: AgentOptions | None = None, plugins: Sequence[object] = ()
+        self,
+        session_id: str,
+        *,
+        options: AgentOptions | None = None,
+        plugins: Sequence[object] = (),
+        label: str | None = None,
     ) -> AgentHandle:
         """
         Make an agent on a stored session, after repairing what a crash left open (P-3).
+
+        Args:
+            session_id: The session.
+            options: How the agent runs.
+            plugins: Plugins for this agent and its descendants only.
+            label: Name under which `named` finds it; the one in the header when left out.
 
         Raises:
             HarnessError: No persistence backend is loaded (`NO_PERSISTENCE`).
@@ -248,8 +273,9 @@ class AgentRegistry:
             self._reserved.discard(session_id)
         if stored.damage is not None:
             _log.warning("session %s: %s; the torn tail was cut off and kept", session_id, stored.damage.reason)
+        name = label if label is not None else stored.header.agent
         return await self._open(
-            stored.header, stored.events, len(stored.events), "resume", options, plugins, None, stored.header.agent
+            stored.header, stored.events, len(stored.events), "resume", options, plugins, None, name
         )
 
     async def fork(
@@ -323,49 +349,66 @@ class AgentRegistry:
         label: str | None,
     ) -> AgentHandle:
         harness, session_id = self.harness, header.id
-        self._reserved.add(session_id)
-        try:
-            async with AsyncExitStack() as undo:
-                session = harness.sessions.prepare(header, seed)
-                if harness.writer is not None:
-                    undo.push_async_callback(harness.writer.release, session_id)
-                    await harness.writer.attach(session, stored=stored)
-                agent = (self._factory or harness.default_factory)(
-                    harness, session, options or AgentOptions(), parent
-                )
-                undo.callback(self._closed_before_start, agent)
-                if plugins or parent is not None:
-                    harness.hooks.open_scope(session_id, parent.id if parent is not None else None)
-                    undo.push_async_callback(harness.plugins.unload_scoped, session_id)
-                    await harness.plugins.load_scoped(agent, plugins)
-                harness.sessions.enter(session)
-                undo.callback(harness.sessions.detach, session)
-                undo.callback(self.register(agent))
-                if label is not None:
-                    self._labels[label] = session_id
-                    undo.callback(self._labels.pop, label, None)
-                handle = AgentHandle(self, agent, AsyncExitStack())
-                self._handles[session_id] = handle
-                undo.callback(self._handles.pop, session_id, None)
-                await self._announce_start(agent, source)
-                agent.start()
-                handle._teardown = undo.pop_all()
-                return handle
-        finally:
-            self._reserved.discard(session_id)
+        async with AsyncExitStack() as undo:
+            self._reserved.add(session_id)
+            undo.callback(self._reserved.discard, session_id)
+            session = await self._attached(undo, header, seed, stored)
+            agent = (self._factory or harness.default_factory)(harness, session, options or AgentOptions(), parent)
+            undo.callback(agent.request_stop)
+            if plugins or parent is not None:
+                harness.hooks.open_scope(session_id, parent.id if parent is not None else None)
+                undo.push_async_callback(harness.plugins.unload_scoped, session_id)
+                await harness.plugins.load_scoped(agent, plugins)
+            handle = self._publish(undo, agent, label)
+            await self._announce_start(agent, source)
+            agent.start()
+            handle._teardown = undo.pop_all()
+            return handle
 
-    def _closed_before_start(self, agent: RunnableAgent) -> None:
-        agent.request_stop()
+    def _publish(self, undo: AsyncExitStack, agent: RunnableAgent, label: str | None) -> AgentHandle:
+        """List session and agent; what takes them off again is put on `undo`."""
+        session = agent.session
+        self.harness.sessions.enter(session)
+        undo.callback(self.harness.sessions.detach, session)
+        with acting_for(None):  # it ends with its handle, not with the plugin that asked for it
+            undo.callback(self.register(agent))
+        if label is not None and self._labels.setdefault(label, session.id) == session.id:
+            undo.callback(self._labels.pop, label, None)
+        handle = AgentHandle(self, agent, AsyncExitStack())
+        self._handles[session.id] = handle
+        undo.callback(self._handles.pop, session.id, None)
+        return handle
+
+    async def _attached(
+        self, undo: AsyncExitStack, header: SessionHeader, seed: Sequence[SessionEvent], stored: int
+    ) -> Session:
+        """Make the session and have it written; a stored one that cannot be used is given back."""
+        harness = self.harness
+        try:
+            session = harness.sessions.prepare(header, seed)
+            if harness.writer is not None:
+                await harness.writer.attach(session, stored=stored)
+                undo.push_async_callback(harness.writer.release, header.id)
+        except BaseException:
+            if stored and harness.persistence is not None:
+                await harness.persistence.release(header.id)
+            raise
+        return session
 
     async def _announce_start(self, agent: Agent, source: str) -> None:
+        token = starting_agent.set(agent)
         try:
             await self.harness.hooks.agent_session_start(agent=agent, source=source)
-        except Exception as error:  # contained: a plugin that greets badly must not keep the agent from starting
+        except Exception as error:  # noqa: BLE001 - contained: who greets badly must not keep it from starting
             self.harness.report_error(agent, 0, 0, error, "hook:agent_session_start")
+        finally:
+            starting_agent.reset(token)
 
     async def dispose_all(self) -> None:
         """Dispose of every agent, parents together with their descendants."""
-        handles: list[AgentHandle] = [*self._handles.values()]
-        await asyncio.gather(*(handle.dispose() for handle in handles))
-
-
+        while handles := [*self._handles.values()]:
+            ends = await asyncio.gather(*(handle.dispose() for handle in handles), return_exceptions=True)
+            for handle, end in zip(handles, ends, strict=True):
+                self._handles.pop(handle.agent.id, None)
+                if isinstance(end, BaseException):
+                    _log.error("disposing of agent %s failed: %s", handle.agent.id, end, exc_info=end)

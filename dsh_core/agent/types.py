@@ -6,8 +6,6 @@ The loop itself is a factory behind `AgentRegistry.set_factory`; nothing here kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -15,7 +13,8 @@ import attrs
 from dsh_core.content import Content, ContextLike, Message, Source, Tagged, Usage, to_tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator
+    from collections.abc import Awaitable, Generator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from dsh_core.harness import Harness
     from dsh_core.session.log import Session, SessionEvent
@@ -49,9 +48,7 @@ class AgentOptions:
     reasoning_effort: str | None = None
     stop: tuple[str, ...] = attrs.field(default=(), converter=to_tuple)
     extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
-    tools: tuple[str, ...] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(to_tuple)
-    )
+    tools: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(to_tuple))
     output_type: Any = attrs.field(default=None, hash=False)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dsh_core.errors import InvariantViolation
     from dsh_core.harness import Chat, Harness
     from dsh_core.llm.scripted import ScriptedAdapter
+    from dsh_core.tools.definition import ToolDefinition
 
 __all__ = ["dsh_chat", "dsh_harness", "dsh_scripted"]
 
@@ -87,7 +88,7 @@ def dsh_harness() -> Callable[..., AbstractAsyncContextManager[Harness]]:
     def harness(
         *,
         plugins: Sequence[object] = (),
-        tools: Sequence[object] = (),
+        tools: Sequence[ToolDefinition | Callable[..., Any]] = (),
         config: Config | Mapping[str, Any] | None = None,
         autoload: bool = False,
     ) -> AbstractAsyncContextManager[Harness]:

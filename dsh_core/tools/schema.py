@@ -17,7 +17,7 @@ from dsh_core.tools.docstrings import parse_docstring
 if TYPE_CHECKING:
     from dsh_core.tools.hints import Parameter
 
-__all__ = ["arguments_schema", "arguments_struct"]
+__all__ = ["arguments_schema", "arguments_struct", "schema_of"]
 
 _UNSUPPORTED: Final = (
     "use str, int, float, bool, None, list, dict, tuple, set, Literal, enums, attrs classes, dataclasses, "
@@ -89,6 +89,27 @@ def arguments_schema(
     root.pop("title", None)
     for parameter in parameters:
         _describe(root["properties"][parameter.name], parameter, texts.get(parameter.name))
+    return {**root, "$defs": definitions} if definitions else root
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """
+    JSON Schema of one type in the same form, such as an answer's.
+
+    Args:
+        hint: An attrs class or another type with a JSON form.
+
+    Raises:
+        TypeError: It has no JSON form.
+    """
+    whole = msgspec.json.schema(hint)
+    definitions: dict[str, Any] = dict(whole.pop("$defs", {}))
+    name = whole.get("$ref", "").rpartition("/")[2]
+    root = dict(definitions[name]) if name else whole
+    if f'"#/$defs/{name}"' not in msgspec.json.encode([root, definitions]).decode():
+        definitions.pop(name, None)
+    for schema in _all_schemas({**root, "$defs": definitions}):
+        _simplify(schema)
     return {**root, "$defs": definitions} if definitions else root
 
 
