@@ -23,8 +23,9 @@ from dsh_core.content import (
     ToolResultBlock,
     UnknownBlock,
 )
+from dsh_core.session._annotations import register_rule, rule_for
 from dsh_core.session._json import FrozenDict, FrozenList, Misfit, freeze, frozen
-from dsh_core.session._rules import SHARED, UNKNOWN, Convert, Rule, mismatch, register_rule, rule_for, sequence_rule
+from dsh_core.session._rules import SHARED, UNKNOWN, Convert, Rule, mismatch, sequence_rule
 
 __all__ = ["block_from_wire", "block_to_wire", "class_rule", "is_frozen"]
 

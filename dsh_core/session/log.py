@@ -7,19 +7,19 @@ knows nothing of hooks or disks; a sink is told.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dsh_core.errors import HarnessError, InvariantViolation, SequenceError
 from dsh_core.session._views import View
-from dsh_core.session.codec import Replace, SessionEvent, encode_record, make_event, prepare_data
+from dsh_core.session.codec import encode_record, prepare_data
+from dsh_core.session.event import Replace, SessionEvent, make_event
 from dsh_core.session.events import (
+    AssistantChunkEvent,
     AssistantMessageEvent,
     RequestRetryEvent,
     StepEndEvent,
@@ -28,8 +28,9 @@ from dsh_core.session.events import (
     TurnStartEvent,
     UnknownEvent,
 )
-from dsh_core.session.packing import MAX_AGE_MS, ChunkPacker
 from dsh_core.session.projection import MessageView, Projection
+from dsh_core.session.sink import SessionSink
+from dsh_core.session.stream import ChunkStream
 from dsh_core.session.surface import Surface, SurfaceFold, is_message
 
 if TYPE_CHECKING:
@@ -44,25 +45,6 @@ _log: Final = logging.getLogger("dsh")
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
-
-
-class SessionSink(Protocol):
-    """Whoever has to know of a session's events."""
-
-    def check(self, session: Session, event: SessionEvent) -> None:
-        """Before the push; raising refuses the append."""
-
-    def record(self, session: Session, event: SessionEvent, encoded: bytes) -> None:
-        """Right after the push, with the event's bytes; never raises."""
-
-    def notify(self, session: Session, event: SessionEvent) -> None:
-        """Tell observers; contains their failures."""
-
-    def created(self, session: Session) -> None:
-        """The session became live."""
-
-    def disposed(self, session: Session) -> None:
-        """The session is no longer live."""
 
 
 class EventLog(View[SessionEvent]):
@@ -136,8 +118,7 @@ class Session:
         self._last_turn = 0
         self._open_turn: int | None = None
         self._open_step: int | None = None
-        self._packer: ChunkPacker | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._stream = ChunkStream(self._clock, self._write_pack)
         self._busy = ""
         self._deferred: deque[Callable[[], object]] = deque()
         self._running_deferred = False
@@ -224,8 +205,8 @@ class Session:
         mark = None
         if replace is not None or cited:
             mark = self._checked_mark(data, replace, cited)
-        if self._packer is not None:
-            self._end_pack(data)
+        if self._stream.waiting:  # chunks go before any other event; what arrives meanwhile ends no stream
+            self._stream.end() if type(data) in _ENDS_STREAM else self._stream.write()
         if is_message(data):
             self._surface.check(data, mark, cited)
         return self._push(snapshot, encoded, mark, cited, self._clock())
@@ -365,63 +346,19 @@ class Session:
 
         Raises:
             NotSerializable: The adapter produced something that is no chunk.
+            HarnessError: Called from inside an observer of this session (`REENTRANT`).
         """
         if self._busy:
             raise self._reentrant()
-        now = self._clock()
-        packer = self._packer
-        if packer is None or packer.key != (turn, step, attempt):
-            self.close_pack()
-            packer = self._packer = ChunkPacker(turn, step, attempt)
-        elif packer.is_old(now):
-            self._write_pack(packer)
-        if packer.add(chunk, now):
-            self._write_pack(packer)
-        elif self._timer is None:
-            self._start_timer(MAX_AGE_MS)
+        self._stream.add((turn, step, attempt), chunk)
 
     def close_pack(self) -> None:
         """Write the chunks that wait for more; the stream they belong to is over."""
-        packer, self._packer = self._packer, None
-        if packer is not None:
-            packer.finish(self._clock())
-            self._write_pack(packer)
+        self._stream.end()
 
-    def _end_pack(self, data: Any) -> None:
-        # Chunks go before any other event. What arrives in the middle of a stream does not end the stream.
-        if type(data) in _ENDS_STREAM:
-            self.close_pack()
-        elif self._packer is not None:
-            self._write_pack(self._packer)
-
-    def _write_pack(self, packer: ChunkPacker) -> None:
-        started = packer.started
-        pack = packer.take()
-        if pack is not None:
-            data, encoded = prepare_data(pack)
-            self._push(data, encoded, None, (), started)
-
-    def _start_timer(self, milliseconds: int) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        # A context of its own: whoever produced the chunk does not own what the session does with it.
-        self._timer = loop.call_later(milliseconds / 1000, self._pack_is_due, context=Context())
-
-    def _pack_is_due(self) -> None:
-        self._timer = None
-        packer = self._packer
-        if packer is None or not len(packer):
-            return
-        left = MAX_AGE_MS - (self._clock() - packer.started)
-        if left > 0:
-            self._start_timer(min(left, MAX_AGE_MS))
-            return
-        try:
-            self._write_pack(packer)
-        except Exception:  # noqa: BLE001 - nobody waits here; the loop that reads the stream goes on
-            _log.exception("session %s: a pack of chunks was refused", self.id)
+    def _write_pack(self, pack: AssistantChunkEvent, started: int) -> None:
+        data, encoded = prepare_data(pack)
+        self._push(data, encoded, None, (), started)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -432,9 +369,7 @@ class Session:
     def detach(self) -> None:
         """Tell nobody any more; the session stays readable."""
         self._sink = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stream.forget_timer()
 
 
 _ENDS_STREAM: Final = frozenset({AssistantMessageEvent, RequestRetryEvent, StepEndEvent, TurnEndEvent})

@@ -22,7 +22,7 @@ from dsh_core.session.events import (
 from dsh_core.session.surface import SurfaceFold, calls_of
 
 if TYPE_CHECKING:
-    from dsh_core.session.codec import SessionEvent
+    from dsh_core.session.event import SessionEvent
 
 __all__ = ["MessageView", "Projection", "frame_context"]
 

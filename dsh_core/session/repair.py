@@ -26,7 +26,7 @@ from dsh_core.session.events import (
 from dsh_core.session.surface import calls_of, depth_of
 
 if TYPE_CHECKING:
-    from dsh_core.session.codec import SessionEvent
+    from dsh_core.session.event import SessionEvent
     from dsh_core.session.log import Session
 
 __all__ = ["INTERRUPTED_TEXT", "NOT_STARTED_TEXT", "interrupted_turn_closers", "is_balanced", "pending_messages"]

@@ -14,7 +14,7 @@ from dsh_core.session.projection import Projection
 from dsh_core.session.surface import SurfaceFold, is_message
 
 if TYPE_CHECKING:
-    from dsh_core.session.codec import SessionEvent
+    from dsh_core.session.event import SessionEvent
 
 __all__ = ["rebuild_request"]
 

@@ -18,7 +18,7 @@ from dsh_core.session.ids import check_session_id
 from dsh_core.session.log import Session, SessionSink
 
 if TYPE_CHECKING:
-    from dsh_core.session.codec import SessionEvent
+    from dsh_core.session.event import SessionEvent
 
 __all__ = ["SessionStore"]
 

@@ -22,7 +22,7 @@ from dsh_core.session.events import (
 )
 
 if TYPE_CHECKING:
-    from dsh_core.session.codec import Replace, SessionEvent
+    from dsh_core.session.event import Replace, SessionEvent
 
 __all__ = ["Surface", "SurfaceFold", "calls_of", "depth_of", "is_message"]
 
