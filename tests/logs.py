@@ -13,9 +13,9 @@ from dsh_core.session.events import (
     AssistantMessageEvent,
     ContextMessageEvent,
     InboxQueuedEvent,
+    SteeringMessageEvent,
     StepEndEvent,
     StepStartEvent,
-    SteeringMessageEvent,
     ToolCallEvent,
     ToolResultEvent,
     TurnEndEvent,
@@ -104,7 +104,9 @@ class Log:
             ToolResultEvent(self.session.last_turn, self._step, call_id, text, error is not None, error)
         )
 
-    def replace(self, first: int, last: int, text: str = "summary", sources: Iterable[int] | None = None) -> SessionEvent:
+    def replace(
+        self, first: int, last: int, text: str = "summary", sources: Iterable[int] | None = None
+    ) -> SessionEvent:
         nodes = list(self.session.surface.nodes)
         shadowed = nodes[nodes.index(first) : nodes.index(last) + 1] if sources is None else sources
         data = UserMessageEvent(f"r{len(self.session.events)}", text, Source.plugin("compact"))

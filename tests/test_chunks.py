@@ -167,7 +167,9 @@ def test_each_attempt_has_packs_of_its_own() -> None:
 
 def test_a_surrogate_pair_cut_in_two_is_one_character() -> None:
     """S-8, log-4: the first half is held back and joined with the next delta."""
-    session = stream(in_step(), [TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), BlockEnd(0, TextBlock("a\U0001f600b"))])
+    session = stream(
+        in_step(), [TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), BlockEnd(0, TextBlock("a\U0001f600b"))]
+    )
     assert reread(session) == [TextDelta(0, "a"), TextDelta(0, "\U0001f600b"), BlockEnd(0, TextBlock("a\U0001f600b"))]
 
 
@@ -227,7 +229,9 @@ def test_a_low_half_alone_is_a_replacement_character() -> None:
 
 
 @pytest.mark.parametrize(
-    "chunk", ["text", None, TextDelta(0, b"x"), ToolCallDelta(0, 7), UsageChunk({"input": 1})], ids=repr  # type: ignore[arg-type, list-item]
+    "chunk",
+    ["text", None, TextDelta(0, b"x"), ToolCallDelta(0, 7), UsageChunk({"input": 1})],
+    ids=repr,  # type: ignore[arg-type, list-item]
 )
 def test_what_is_no_chunk_is_refused(chunk: Any) -> None:
     """S-2: with an error that names what the adapter produced; the stream before it is kept."""

@@ -149,7 +149,11 @@ def test_false_and_zero_are_not_each_others_default() -> None:
         assert (type(again), again) == (type(value), value)
 
 
-@pytest.mark.parametrize("text", ["\u2028", "\u2029", "\u0085", "\x0b", "\x1c\x1d\x1e\x1f", "\r\n", "\n", "\x00", "\x7f", "é\U0001f600"], ids=ascii)
+@pytest.mark.parametrize(
+    "text",
+    ["\u2028", "\u2029", "\u0085", "\x0b", "\x1c\x1d\x1e\x1f", "\r\n", "\n", "\x00", "\x7f", "é\U0001f600"],
+    ids=ascii,
+)
 def test_only_a_line_feed_separates_records(text: str) -> None:
     """log-7: text with other separators comes back identical, and no record contains a line feed."""
     event = stored(ev.InboxQueuedEvent(f"m{text}", "queued", f"a{text}b", Source("plugin", text)))

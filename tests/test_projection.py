@@ -233,4 +233,4 @@ def test_contexts_from_decisions_and_from_the_log_read_the_same() -> None:
     log = Log()
     log.start()
     log.session.append(ContextMessageEvent(context.content, context.source))
-    assert "source=\"p\"" in log.session.derive_messages()[0].content[0].text  # type: ignore[union-attr]
+    assert 'source="p"' in log.session.derive_messages()[0].content[0].text  # type: ignore[union-attr]

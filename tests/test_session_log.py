@@ -512,8 +512,6 @@ def test_a_shortened_result_is_no_second_answer() -> None:
     log.step()
     log.answer("", ["c1"])
     old = log.result("c1", "long")
-    log.session.append(
-        ToolResultEvent(1, 1, "c1", "short"), replace=(old.seq, old.seq), sources=[old.seq]
-    )
+    log.session.append(ToolResultEvent(1, 1, "c1", "short"), replace=(old.seq, old.seq), sources=[old.seq])
     assert log.session.unanswered_calls() == []
     assert [message.content[0].content for message in log.session.derive_messages()[1:]] == [(TextBlock("short"),)]

@@ -213,9 +213,7 @@ def test_a_result_may_replace_only_the_result_of_its_own_call(call_id: str, firs
     run = nodes(log)[list(seqs).index(first) : list(seqs).index(last) + 1]
     before = unchanged(log)
     with pytest.raises(InvariantViolation):
-        log.session.append(
-            ToolResultEvent(1, 1, call_id, "x"), replace=(seqs[first], seqs[last]), sources=run
-        )
+        log.session.append(ToolResultEvent(1, 1, call_id, "x"), replace=(seqs[first], seqs[last]), sources=run)
     assert unchanged(log) == before
 
 
