@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsh_core import AgentOptions, ConfigError, SessionNotFound
+from dsh_core import AgentOptions, Chat, ConfigError, SessionNotFound
 
 if TYPE_CHECKING:
     from dsh_core import AgentHandle, Harness, SessionPersistence, SessionSummary
 
-__all__ = ["agent_for", "last_session", "require_model"]
+__all__ = ["agent_for", "chat_with", "last_session", "require_model"]
 
 
 def require_model(harness: Harness) -> None:
@@ -53,6 +53,11 @@ async def agent_for(harness: Harness, session: str | None, resume: str | None) -
     return await harness.agents.create(session, options=options, cwd=cwd)
 
 
+def chat_with(harness: Harness, handle: AgentHandle) -> Chat:
+    """The conversation with an agent; the built-in loop is what can be watched."""
+    return Chat(harness, handle.agent)  # type: ignore[arg-type]
+
+
 async def last_session(backend: SessionPersistence, cwd: str) -> str:
     """
     Id of the newest session of a directory.
@@ -60,14 +65,18 @@ async def last_session(backend: SessionPersistence, cwd: str) -> str:
     Raises:
         SessionNotFound: There is none.
     """
-    here = os.path.realpath(cwd)
+    here = _real(cwd)
     newest: SessionSummary | None = None
     async for summary in backend.list():
         header = summary.header
-        if header is None or header.cwd is None or os.path.realpath(header.cwd) != here:
+        if header is None or header.cwd is None or _real(header.cwd) != here:
             continue
         if newest is None or (summary.updated_at or 0) > (newest.updated_at or 0):
             newest = summary
     if newest is None:
         raise SessionNotFound(f"there is no session of {cwd} to resume; dsh sessions list --all shows the others")
     return newest.id
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)

@@ -35,7 +35,7 @@ def run_command(argv: list[str]) -> int:
         return exits.INTERRUPTED
     except BrokenPipeError:
         return _broken_pipe()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last place where it can become a line instead of a traceback
         return _failed(error)
     return code if isinstance(code, int) else exits.COMPLETED
 
@@ -58,17 +58,24 @@ def _failed(error: Exception) -> int:
     return exits.code_of_error(error) if known else exits.FAILED
 
 
-def _version() -> str:
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     from importlib.metadata import version
 
-    return version("dsh-core")
+    if wanted:
+        click.echo(f"dsh {version('dsh-core')}")
+        ctx.exit()
 
 
 @click.group(context_settings=_CONTEXT, no_args_is_help=True)
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, help="Show the version.",
-              callback=lambda ctx, _p, value: (click.echo(f"dsh {_version()}"), ctx.exit()) if value else None)  # fmt: skip
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, help="Show the version.", callback=_show_version
+)
 def cli() -> None:
     """dsh: an agent harness made of plugins."""
+    from dsh_cli.logs import show_logs
+    from dsh_cli.terminal import Terminal
+
+    show_logs(Terminal())
 
 
 def _run_options(command: F) -> F:

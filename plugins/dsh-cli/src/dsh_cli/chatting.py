@@ -9,7 +9,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING
 
-from dsh_cli.agents import agent_for, require_model
+from dsh_cli.agents import agent_for, chat_with, require_model
 from dsh_cli.exits import COMPLETED, USAGE
 from dsh_cli.frontend import FrontEnd
 from dsh_cli.interrupts import on_interrupt
@@ -36,7 +36,7 @@ def chat_in_terminal(session: str | None, resume: str | None, settings: Settings
         settings: The other options.
     """
     terminal = Terminal()
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         terminal.error("a chat needs a terminal; use dsh run for scripts")
         return USAGE
     return asyncio.run(_chat(session, resume, settings, terminal))
@@ -49,7 +49,7 @@ async def _chat(session: str | None, resume: str | None, settings: Settings, ter
     async with opened_harness(settings, terminal, [front_end]) as harness:
         require_model(harness)
         async with await agent_for(harness, session, resume) as handle:
-            chat, prompts = Chat(harness, handle.agent), PromptSession[str]()
+            chat, prompts = chat_with(harness, handle), PromptSession[str]()
             _greet(terminal, handle.agent.id, len(handle.agent.pending))
             while (line := await _next_line(prompts)) is not None:
                 if line.startswith("/"):
@@ -69,7 +69,7 @@ def _greet(terminal: Terminal, session_id: str, pending: int) -> None:
 async def _next_line(prompts: PromptSession[str]) -> str | None:
     while True:
         try:
-            line = await prompts.prompt_async("› ")
+            line = await prompts.prompt_async("> ")
         except KeyboardInterrupt:
             continue
         except EOFError:
@@ -88,7 +88,7 @@ async def _command(harness: Harness, chat: Chat, line: str, terminal: Terminal) 
     try:
         shown = command.handler(chat.agent, rest.strip())
         shown = await shown if inspect.isawaitable(shown) else shown
-    except Exception as error:  # a command that fails must not end the conversation
+    except Exception as error:  # noqa: BLE001 - a command that fails must not end the conversation
         terminal.error(f"/{name}: {error}")
         return
     if shown:
@@ -96,7 +96,7 @@ async def _command(harness: Harness, chat: Chat, line: str, terminal: Terminal) 
 
 
 async def _say(chat: Chat, line: str, terminal: Terminal) -> None:
-    with on_interrupt(lambda: chat.agent.cancel("interrupted") and None):
+    with on_interrupt(lambda: chat.agent.cancel("interrupted")):
         try:
             async for item in chat.stream(line):
                 if isinstance(item, TextDelta):

@@ -53,6 +53,7 @@ class FrontEnd:
         """Ask the person; without one, leave the question to others."""
         if self._asker is None:
             return None
+        # Whole, however long: nobody can agree to what is cut off.
         self._terminal.note(describe_call(approval.call.name, approval.call.arguments), style="1")
         self._terminal.note(f"  {visible(approval.reason)}")
         if approval.rule is not None:
@@ -79,13 +80,13 @@ class FrontEnd:
 
 def describe_call(name: str, arguments: Any) -> str:
     """One call on one line, in its final form, hidden characters made visible."""
-    return describe_raw_call(name, json.dumps(arguments, ensure_ascii=False))
+    return describe_raw_call(name, json.dumps(arguments, ensure_ascii=False), limit=None)
 
 
-def describe_raw_call(name: str, arguments: str, limit: int = 2000) -> str:
+def describe_raw_call(name: str, arguments: str, limit: int | None = 2000) -> str:
     """One call on one line, as the model wrote it."""
     text = visible(arguments)
-    cut = text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} characters more)"
+    cut = text if limit is None or len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} characters more)"
     return f"⚙ {visible(name)} {cut}"
 
 

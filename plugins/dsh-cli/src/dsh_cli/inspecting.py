@@ -8,35 +8,55 @@ import asyncio
 import difflib
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import Any
 
 import attrs
 
 from dsh_cli.exits import COMPLETED
-from dsh_cli.settings import Settings, load_config
+from dsh_cli.settings import Settings, inspection_config, load_config
 from dsh_cli.terminal import Terminal
-from dsh_core import ConfigError, Harness
-
-if TYPE_CHECKING:
-    from dsh_core import PluginInfo
+from dsh_core import ENTRY_POINT_GROUP, ConfigError, Harness, PluginError, PluginInfo
 
 __all__ = ["explain_config", "list_plugins", "show_config", "show_hooks", "show_plugin"]
 
 
 def list_plugins(*, as_json: bool) -> int:
     """
-    Print the plugins.
+    Print the plugins; where they cannot be loaded together, what is installed, without importing any of it.
 
     Args:
         as_json: One JSON object a line.
+
+    Raises:
+        PluginError: One that must not be missing is broken; raised after the list was printed.
     """
 
-    def show(harness: Harness, terminal: Terminal) -> None:
-        for info in harness.plugins.list():
+    def show(infos: Iterable[PluginInfo], terminal: Terminal) -> None:
+        for info in infos:
             terminal.json(_json(info)) if as_json else terminal.line(_line(info))
 
-    return _with_harness(show)
+    try:
+        return _with_harness(lambda harness, terminal: show(harness.plugins.list(), terminal))
+    except PluginError as broken:
+        show(_installed(broken), Terminal())
+        raise
+
+
+def _installed(broken: PluginError) -> list[PluginInfo]:
+    found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda each: each.name)
+    return [
+        PluginInfo(
+            name=each.name,
+            distribution=each.dist.name if each.dist is not None else None,
+            version=each.dist.version if each.dist is not None else None,
+            origin=f"entry point {each.value}",
+            state="failed" if each.name == broken.plugin else "disabled",
+            error=None if each.name == broken.plugin else "not loaded: the start was refused",
+        )
+        for each in found
+    ]
 
 
 def show_plugin(name: str) -> int:
@@ -104,7 +124,7 @@ def explain_config(key: str) -> int:
 def _with_harness(show: Callable[[Harness, Terminal], None]) -> int:
     async def inspect() -> int:
         terminal, cwd = Terminal(), os.getcwd()
-        async with Harness(config=load_config(Settings(front_end=None), cwd), cwd=cwd) as harness:
+        async with Harness(config=inspection_config(cwd), cwd=cwd) as harness:
             show(harness, terminal)
         return COMPLETED
 

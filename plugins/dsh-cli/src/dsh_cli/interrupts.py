@@ -21,7 +21,7 @@ _WINDOW: Final = 2.0
 
 
 @contextmanager
-def on_interrupt(first: Callable[[], None]) -> Iterator[None]:
+def on_interrupt(first: Callable[[], object]) -> Iterator[None]:
     """
     Call `first` on Ctrl-C and SIGTERM while the body runs; leave with 130 on a second within 2 s.
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from dsh_cli.agents import agent_for, require_model
+from dsh_cli.agents import agent_for, chat_with, require_model
 from dsh_cli.exits import INTERRUPTED, code_of_turn
 from dsh_cli.frontend import FrontEnd
 from dsh_cli.interrupts import on_interrupt
@@ -41,14 +42,15 @@ def run_prompt(prompt: str | None, form: str, session: str | None, resume: str |
     Returns:
         The exit code.
     """
-    return asyncio.run(_run(_whole_prompt(prompt), form, session, resume, settings))
+    return asyncio.run(_run(_whole_prompt(prompt, resume), form, session, resume, settings))
 
 
-def _whole_prompt(prompt: str | None) -> str:
+def _whole_prompt(prompt: str | None, resume: str | None) -> str:
     piped = piped_text(wait=prompt is None)
     parts = [part for part in (prompt, piped) if part and part.strip()]
     if not parts:
-        raise ConfigError("there is no prompt: give one as an argument or on standard input")
+        hint = f" (--resume took {resume!r} as the session; put the prompt before it)" if resume else ""
+        raise ConfigError(f"there is no prompt: give one as an argument or on standard input{hint}")
     return "\n\n".join(parts)
 
 
@@ -59,8 +61,8 @@ async def _run(prompt: str, form: str, session: str | None, resume: str | None, 
     async with opened_harness(settings, terminal, [front_end]) as harness:
         require_model(harness)
         async with await agent_for(harness, session, resume) as handle:
-            chat = Chat(harness, handle.agent)
-            with on_interrupt(lambda: handle.agent.cancel("interrupted") and None):
+            chat = chat_with(harness, handle)
+            with on_interrupt(lambda: handle.agent.cancel("interrupted")):
                 result = await _answer(chat, prompt, form, terminal)
             return _report(result, handle.agent.id, form, terminal, front_end)
 
@@ -81,9 +83,7 @@ async def _answer(chat: Chat, prompt: str, form: str, terminal: Terminal) -> Tur
     return chat.last
 
 
-def _report(
-    result: TurnResult | Exception, session_id: str, form: str, terminal: Terminal, front_end: FrontEnd
-) -> int:
+def _report(result: TurnResult | Exception, session_id: str, form: str, terminal: Terminal, front_end: FrontEnd) -> int:
     if isinstance(result, Exception):
         code = INTERRUPTED if isinstance(result, MessageDropped) else 1
         reason: dict[str, Any] = {"kind": "aborted" if code == INTERRUPTED else "rejected", "reason": str(result)}
@@ -103,7 +103,7 @@ def _report(
     terminal.end_answer()
     if reason["kind"] != "completed":
         terminal.error(_why(reason))
-        terminal.note(f"the session is kept: dsh run --resume {session_id} \"…\" goes on with it")
+        terminal.note(f'the session is kept: dsh run --resume {session_id} "…" goes on with it')
     return code
 
 
@@ -116,7 +116,7 @@ def _why(reason: dict[str, Any]) -> str:
 
 def terminal_asker(terminal: Terminal) -> Asker | None:
     """A way to ask the person at the terminal, or None when there is none."""
-    if not (sys.stdin.isatty() and terminal.err.isatty()):
+    if sys.stdin is None or not (sys.stdin.isatty() and terminal.err.isatty()):
         return None
 
     async def ask(question: str) -> str:
@@ -125,8 +125,12 @@ def terminal_asker(terminal: Terminal) -> Asker | None:
 
         prompt: PromptSession[str] = PromptSession(output=create_output(stdout=terminal.err))
         try:
-            return await prompt.prompt_async(question)
-        except (EOFError, KeyboardInterrupt):
+            # The toolkit's own handler would replace the one that stops the turn, and not put it back.
+            return await prompt.prompt_async(question, handle_sigint=False)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)  # at a question, too, Ctrl-C stops the turn
+            return "n"
+        except EOFError:
             return "n"
 
     return ask

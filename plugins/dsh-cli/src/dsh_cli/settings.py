@@ -7,16 +7,17 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from dsh_core import Config, ConfigError, Harness
+from dsh_core import ENTRY_POINT_GROUP, GATE_ENTRY_POINT_GROUP, Config, ConfigError, Harness
 
 if TYPE_CHECKING:
     from dsh_cli.terminal import Terminal
 
-__all__ = ["Settings", "load_config", "opened_harness"]
+__all__ = ["Settings", "inspection_config", "load_config", "opened_harness"]
 
 
 @attrs.frozen(kw_only=True)
@@ -62,6 +63,33 @@ def load_config(settings: Settings, cwd: str) -> Config:
     return Config.load(cwd, overrides=overrides)
 
 
+def inspection_config(cwd: str, *, only_storage: bool = False) -> Config:
+    """
+    The configuration for a command that only looks: no agent is created, nobody may answer questions.
+
+    Args:
+        cwd: The working directory.
+        only_storage: Import no plugin but the one that stores sessions.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+    """
+    config = load_config(Settings(front_end=None), cwd)
+    overrides: dict[str, Any] = {"agents": []}
+    if only_storage:
+        wanted = f"persistence-{config.persistence}"
+        overrides["plugins"] = {"require": [], "disable": [name for name in _installed() if name != wanted]}
+    return Config.load(cwd, overrides=overrides)
+
+
+def _installed() -> list[str]:
+    return sorted({*entry_points(group=ENTRY_POINT_GROUP).names, *_gates()})
+
+
+def _gates() -> set[str]:
+    return set(entry_points(group=GATE_ENTRY_POINT_GROUP).names)
+
+
 def _disabled(values: Sequence[str]) -> list[str]:
     for value in values:
         if not value.startswith("no:") or value == "no:":
@@ -84,18 +112,20 @@ async def opened_harness(
     for warning in config.warnings:
         terminal.warn(warning)
     async with Harness(plugins=plugins, config=config, cwd=where) as harness:
-        _require_gate(harness, settings, config)
-        for info in harness.plugins.list():
-            if info.state == "failed":
-                terminal.warn(f"plugin {info.name} was left out: {info.error}")
+        if settings.permission_mode != "full-trust":
+            _require_gates(harness, config)
         yield harness
 
 
-def _require_gate(harness: Harness, settings: Settings, config: Config) -> None:
-    mode = settings.permission_mode or config.permissions.get("mode")
-    if mode == "full-trust" or harness.hooks.implementations("tools_pre_execute"):
-        return
-    raise ConfigError(
-        "no permission gate is loaded, so every tool call would run unasked; install dsh-permission "
-        "(or take it off plugins.disable and -p no:…), or say --permission-mode full-trust"
-    )
+def _require_gates(harness: Harness, config: Config) -> None:
+    off = sorted(_gates().intersection(config.plugins.disable))
+    if off:
+        raise ConfigError(
+            f"the permission gate {', '.join(off)} is switched off (plugins.disable or -p no:…); "
+            "switch it on, or say --permission-mode full-trust to run every tool call unasked"
+        )
+    if not harness.hooks.implementations("tools_pre_execute"):
+        raise ConfigError(
+            "no permission gate is loaded, so every tool call would run unasked; install dsh-permission, "
+            "or say --permission-mode full-trust"
+        )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import select
 import stat
-import time
 from typing import Final
 
 from dsh_core import ConfigError
@@ -62,10 +61,10 @@ def _read(descriptor: int) -> bytes:
 
 
 def _piece(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65536)
-    except BlockingIOError:
-        time.sleep(0.01)
-        return _piece(descriptor)
-    except OSError:
-        return b""
+    while True:
+        try:
+            return os.read(descriptor, 65536)
+        except BlockingIOError:  # whoever started us left the pipe non-blocking
+            select.select([descriptor], [], [])
+        except OSError:
+            return b""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsh_cli.exits import COMPLETED
 from dsh_cli.frontend import describe_raw_call
-from dsh_cli.settings import Settings, load_config
+from dsh_cli.settings import inspection_config
 from dsh_cli.terminal import Terminal, visible
 from dsh_core import ConfigError, Harness, TextBlock, ToolResultBlock, encode_event
 from dsh_core.session import events as ev
@@ -68,8 +68,7 @@ def show_session(session_id: str, raw: bool) -> int:
 
 async def _with_backend(use: Callable[[Any, Terminal], Awaitable[None]]) -> int:
     terminal, cwd = Terminal(), os.getcwd()
-    config = load_config(Settings(front_end=None), cwd)
-    async with Harness(config=config, cwd=cwd) as harness:
+    async with Harness(config=inspection_config(cwd, only_storage=True), cwd=cwd) as harness:
         if harness.persistence is None:
             raise ConfigError("nothing is loaded that stores sessions; install dsh-persistence-jsonl")
         await use(harness.persistence, terminal)
@@ -129,7 +128,7 @@ def _lines(event: SessionEvent) -> list[str]:
             return [f"context ({source.name or source.kind if source else 'unknown'}): {_text(content)}"]
         case ev.PromptBlockedEvent(content=content, reason=reason):
             return [f"blocked ({visible(reason)}): {_text(content)}"]
-        case ev.AssistantMessageEvent(content=content, interrupted=interrupted) if content:
+        case ev.AssistantMessageEvent(content=content, interrupted=interrupted) if _text(content).strip():
             return [f"assistant{' (interrupted)' if interrupted else ''}: {_text(content)}"]
         case ev.ToolCallEvent(name=name, arguments=arguments):
             return [f"  {describe_raw_call(name, arguments)}"]

@@ -1,7 +1,8 @@
 """
 What reaches a terminal: text made harmless, two streams that never break the run.
 
-Raw bytes stay in the log; the render border is here. Answers go to stdout, everything else to stderr.
+Raw bytes stay in the log; the render border is here. Answers go to stdout, everything else to stderr. A stream
+that was closed before the process began (`>&-`) swallows what is written to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import unicodedata
 from typing import Final, TextIO
 
-__all__ = ["Terminal", "safe", "visible"]
+__all__ = ["Terminal", "plain_json", "safe", "visible"]
 
 _KEPT: Final = frozenset("\n\t")
 _BIDI: Final = frozenset("\u200b\u200c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff")
@@ -32,9 +33,43 @@ def safe(text: str) -> str:
     return "".join(char if char in _KEPT or _plain(char) else _escaped(char) for char in text)
 
 
+def plain_json(text: str, encoding: str = "utf-8") -> str:
+    """
+    JSON text with the same meaning that survives `encoding` and drives no terminal.
+
+    Outside of ASCII, JSON has characters only within strings, where each may be written as an escape.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(char if _is_harmless(char, encoding) else _json_escape(char) for char in text)
+
+
+def _is_harmless(char: str, encoding: str) -> bool:
+    if char.isascii():
+        return char != "\x7f"
+    if unicodedata.category(char) in ("Cc", "Cs"):
+        return False
+    try:
+        char.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json_escape(char: str) -> str:
+    if char == "\x7f":
+        return "\\u007f"
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def _plain(char: str) -> bool:
-    return char == " " or (unicodedata.category(char) not in ("Cc", "Cf", "Zl", "Zp", "Cs") and char not in _BIDI) or (
-        char == "\u200d"  # joins emoji
+    return (
+        char == " "
+        or (unicodedata.category(char) not in ("Cc", "Cf", "Zl", "Zp", "Cs") and char not in _BIDI)
+        or (
+            char == "\u200d"  # joins emoji
+        )
     )
 
 
@@ -57,14 +92,15 @@ class Terminal:
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self.out = out if out is not None else sys.stdout
-        self.err = err if err is not None else sys.stderr
+        self.out = out or sys.stdout or _nowhere()
+        self.err = err or sys.stderr or _nowhere()
         for stream in (self.out, self.err):
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure is not None:
                 reconfigure(errors="backslashreplace")
         self.color = self.err.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         self._line_open = False
+        self._held = ""
 
     @property
     def shows_stream(self) -> bool:
@@ -73,11 +109,16 @@ class Terminal:
 
     def answer(self, text: str) -> None:
         """Part of the answer, as it comes."""
-        self._write(self.out, safe(text))
-        self._line_open = bool(text) and not text.endswith("\n")
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""  # a line break may be cut in two
+        text = text.removesuffix(self._held)
+        if text:
+            self._write(self.out, safe(text))
+            self._line_open = not text.endswith("\n")
 
     def end_answer(self) -> None:
         """Finish the answer's last line."""
+        self._held = ""
         if self._line_open:
             self._write(self.out, "\n")
             self._line_open = False
@@ -87,8 +128,8 @@ class Terminal:
         self._write(self.out, safe(text) + "\n")
 
     def json(self, text: str) -> None:
-        """A line of JSON, exactly as it is."""
-        self._write(self.out, text + "\n")
+        """A line of JSON; whatever the encoding of stdout, it stays JSON."""
+        self._write(self.out, plain_json(text, self.out.encoding or "utf-8") + "\n")
 
     def note(self, text: str, *, style: str = "2") -> None:
         """A line for the person, on stderr."""
@@ -109,3 +150,7 @@ class Terminal:
     def _write(self, stream: TextIO, text: str) -> None:
         stream.write(text)
         stream.flush()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")

@@ -10,10 +10,11 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from dsh_cli.frontend import describe_call
-from dsh_core import ApprovalGranted, Config, Harness, hookimpl
+from dsh_core import ApprovalGranted, Config, Harness, TextBlock, hookimpl
 from dsh_core.session import events as ev
 from dsh_core.testing import ScriptedAdapter, ScriptedPlugin, call, text
 
@@ -45,7 +46,10 @@ class Spectator:
     @hookimpl
     def approval_request(self, approval: Any) -> ApprovalGranted:
         """Answer the gate's question for the person who watches."""
-        say("ask", f"the gate asks: {describe_call(approval.call.name, approval.call.arguments)} — the demo says yes, once")
+        say(
+            "ask",
+            f"the gate asks: {describe_call(approval.call.name, approval.call.arguments)} — the demo says yes, once",
+        )
         return ApprovalGranted()
 
     @hookimpl
@@ -53,11 +57,11 @@ class Spectator:
         """Show what enters the log."""
         match event.data:
             case ev.UserMessageEvent(content=content):
-                say("user", content[0].text)
+                say("user", _words(content))
             case ev.ToolCallEvent(name=name, arguments=arguments):
                 say("call", f"{name} {arguments}")
             case ev.ToolResultEvent(content=content, is_error=failed):
-                say("fail" if failed else "result", " / ".join(content[0].text.strip().splitlines())[:110])
+                say("fail" if failed else "result", " / ".join(_words(content).strip().splitlines())[:110])
             case ev.TurnEndEvent(turn=turn, reason=reason):
                 say("turn", f"turn {turn} ended: {reason.kind}")
 
@@ -67,6 +71,10 @@ class Spectator:
         if call.name == "bash" and "sleep" in call.arguments["command"]:
             say("RUNNING", call.arguments["command"])
         return await call_next()
+
+
+def _words(content: Sequence[object]) -> str:
+    return "".join(block.text for block in content if isinstance(block, TextBlock))
 
 
 def say(kind: str, words: str) -> None:
