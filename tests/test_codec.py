@@ -144,16 +144,15 @@ def test_false_and_zero_are_not_each_others_default() -> None:
     class ZeroEvent:
         value: Any = 0
 
-    for value in (False, 0.0, 0, None):
-        again = decode_event(encode_event(stored(ZeroEvent(value)))).data.value
-        assert (type(again), again) == (type(value), value)
+    for given in (False, 0.0, 0, None):
+        again = decode_event(encode_event(stored(ZeroEvent(given)))).data.value
+        assert (type(again), again) == (type(given), given)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["\u2028", "\u2029", "\u0085", "\x0b", "\x1c\x1d\x1e\x1f", "\r\n", "\n", "\x00", "\x7f", "é\U0001f600"],
-    ids=ascii,
-)
+SEPARATORS = ["\u2028", "\u2029", "\u0085", "\x0b", "\x1c\x1d\x1e\x1f", "\r\n", "\n", "\x00", "\x7f", "é\U0001f600"]
+
+
+@pytest.mark.parametrize("text", SEPARATORS, ids=ascii)
 def test_only_a_line_feed_separates_records(text: str) -> None:
     """log-7: text with other separators comes back identical, and no record contains a line feed."""
     event = stored(ev.InboxQueuedEvent(f"m{text}", "queued", f"a{text}b", Source("plugin", text)))

@@ -17,7 +17,7 @@ from dsh_core.content import ErrorInfo, Source, Tagged, ToolCallBlock
 from dsh_core.errors import InvariantViolation
 from dsh_core.session import Replace, Session, SessionEvent, SessionHeader
 from dsh_core.session import events as ev
-from dsh_core.testing import call, calls, fail, invariants, text
+from dsh_core.testing import ScriptedAdapter, ScriptedPlugin, call, calls, fail, invariants, text
 from dsh_core.testing.invariants import Invariants
 
 pytestmark = pytest.mark.anyio
@@ -536,7 +536,7 @@ async def test_a_plugin_that_breaks_a_rule_hears_of_it(dsh_harness: Any, caplog:
         async with dsh.open(
             model="scripted/x",
             autoload=False,
-            plugins=[dsh.testing.ScriptedPlugin(dsh.testing.ScriptedAdapter([])), Meddler(), invariants],
+            plugins=[ScriptedPlugin(ScriptedAdapter([])), Meddler(), invariants],
         ) as chat:
             result = await chat.ask("hi")
             assert result.reason.kind == "error"

@@ -77,7 +77,7 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-@pytest.mark.parametrize(("heading", "names"), [(heading, names) for heading, names in NAMES.items()], ids=list(NAMES))
+@pytest.mark.parametrize(("heading", "names"), list(NAMES.items()), ids=list(NAMES))
 def test_every_name_imports_from_the_package_and_from_its_module(heading: str, names: str) -> None:
     """10-api: the same object in both places."""
     for name in names.split():

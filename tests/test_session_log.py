@@ -10,7 +10,7 @@ import pytest
 from logs import Clock, Log, NoteEvent
 
 import dsh_core as dsh
-from dsh_core.content import Source, Tagged, TextBlock, ToolCallBlock
+from dsh_core.content import Source, Tagged, TextBlock, ToolCallBlock, ToolResultBlock
 from dsh_core.errors import HarnessError, InvariantViolation, NotSerializable, SequenceError
 from dsh_core.session import Session, SessionEvent, SessionHeader
 from dsh_core.session.events import (
@@ -23,6 +23,7 @@ from dsh_core.session.events import (
     UnknownEvent,
     UserMessageEvent,
 )
+from dsh_core.testing import text
 
 pytestmark = pytest.mark.anyio
 
@@ -293,7 +294,7 @@ def test_append_from_inside_an_observer_is_refused() -> None:
 def test_append_from_inside_a_check_is_refused() -> None:
     """S-2: a check looks, it does not write."""
     session = Session(SessionHeader("s"), sink=Sink(check=lambda session, event: session.append(NoteEvent())))
-    with pytest.raises(HarnessError, match="REENTRANT|inside a check"):
+    with pytest.raises(HarnessError, match="from inside a check"):
         session.append(NoteEvent(1))
     assert len(session.events) == 0
 
@@ -389,7 +390,7 @@ async def test_agent_verbs_in_an_observer_are_appended_behind_the_round(dsh_chat
                 self.agent.inject("one")
                 self.agent.inject("two")
 
-    async with dsh_chat(dsh.testing.text("ok"), plugins=[Busybody()]) as chat:
+    async with dsh_chat(text("ok"), plugins=[Busybody()]) as chat:
         await chat.ask("hi")
         types = [event.type for event in chat.agent.session.events]
         behind = types.index("user/message") + 1
@@ -405,7 +406,7 @@ def test_a_seed_with_a_gap_is_refused() -> None:
     log.turn()
     events = [*log.session.events]
     del events[2]
-    with pytest.raises(SequenceError, match="seq 3 where 2 belongs|3 stands where 2"):
+    with pytest.raises(SequenceError, match="3 where 2 belongs"):
         Session(SessionHeader("t"), seed=events)
 
 
@@ -499,7 +500,7 @@ def test_events_read_like_a_sequence() -> None:
     log.turn()
     events = log.session.events
     assert events.session_id == "s"
-    assert list(reversed(events))[0] is events[-1]
+    assert next(reversed(events)) is events[-1]
     assert events[1:3] == (events[1], events[2])
     assert events == list(events)
     assert isinstance(events[0].data, TurnStartEvent)
@@ -514,4 +515,5 @@ def test_a_shortened_result_is_no_second_answer() -> None:
     old = log.result("c1", "long")
     log.session.append(ToolResultEvent(1, 1, "c1", "short"), replace=(old.seq, old.seq), sources=[old.seq])
     assert log.session.unanswered_calls() == []
-    assert [message.content[0].content for message in log.session.derive_messages()[1:]] == [(TextBlock("short"),)]
+    (message,) = log.session.derive_messages()[1:]
+    assert message.content == (ToolResultBlock("c1", "short"),)

@@ -14,6 +14,7 @@ from dsh_core.errors import HarnessError, NotSerializable, SequenceError, Sessio
 from dsh_core.session import Session, SessionEvent, SessionHeader, SessionStore
 from dsh_core.session.events import StepEndEvent, StepStartEvent, ToolResultEvent, TurnEndEvent, TurnStartEvent
 from dsh_core.session.fork import fork_prefix
+from dsh_core.testing import ScriptedPlugin, text
 
 pytestmark = pytest.mark.anyio
 
@@ -302,9 +303,9 @@ def test_a_boundary_outside_of_the_log_is_invalid(boundary: int) -> None:
 
 async def test_a_forked_agent_goes_on_counting(dsh_harness: Any, dsh_scripted: Any) -> None:
     """S-11, case 29: its own turns follow the inherited ones; the source is unchanged."""
-    adapter = dsh_scripted(dsh.testing.text("one"), dsh.testing.text("two"))
+    adapter = dsh_scripted(text("one"), text("two"))
     options = dsh.AgentOptions(model="scripted/x")
-    async with dsh_harness(plugins=[dsh.testing.ScriptedPlugin(adapter)]) as harness:
+    async with dsh_harness(plugins=[ScriptedPlugin(adapter)]) as harness:
         async with await harness.agents.create("s", options=options) as source:
             await source.agent.send("first")
             before = list(source.agent.session.events)

@@ -115,7 +115,7 @@ def test_an_event_that_is_no_message_replaces_nothing() -> None:
     log = conversation()
     a, b, *_ = nodes(log)
     before = unchanged(log)
-    with pytest.raises(InvariantViolation, match="no message|not a message"):
+    with pytest.raises(InvariantViolation, match="no message"):
         log.session.append(NoteEvent(), replace=(a, b), sources=[a, b])
     assert unchanged(log) == before
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import Log
 
-from dsh_core.content import Message, Source, ToolResultBlock
+from dsh_core.content import Message, Source, ToolCallBlock, ToolResultBlock
 from dsh_core.errors import InvariantViolation
 from dsh_core.session import Session, SessionEvent, SessionHeader, decode_event, encode_event
 from dsh_core.session.events import (
@@ -116,7 +116,8 @@ def messages_of(data: list[Any]) -> list[Message]:
     for one in data:
         if isinstance(one, AssistantMessageEvent) and one.content:
             said.append(Message("assistant", one.content))
-            said += [answers[block.id] for block in one.content if getattr(block, "id", None) in answers]
+            calls = [block.id for block in one.content if isinstance(block, ToolCallBlock)]
+            said += [answers[call_id] for call_id in calls if call_id in answers]
         elif isinstance(one, ContextMessageEvent):
             said.append(frame_context(one))
         elif isinstance(one, UserMessageEvent | SteeringMessageEvent):
