@@ -211,7 +211,9 @@ def test_lone_surrogates_become_replacement_characters_everywhere(session: Sessi
     """S-2, log-4: in typed text, free-form values and keys; a pair is the character it means."""
     session.append(AssistantMessageEvent(1, 1, content=(ToolCallBlock("c", "t", "{}"),)))
     result = session.append(
-        ToolResultEvent(1, 1, "c", (TextBlock("name \udcff, cut \ud83d"),), meta={"p\udc80": ["\ud83d\ude00", "\ud800"]})
+        ToolResultEvent(
+            1, 1, "c", (TextBlock("name \udcff, cut \ud83d"),), meta={"p\udc80": ["\ud83d\ude00", "\ud800"]}
+        )
     )
     assert result.data.content == (TextBlock("name \ufffd, cut \ufffd"),)
     assert result.data.meta == {"p\ufffd": ["😀", "\ufffd"]}

@@ -17,6 +17,7 @@ MAX_INT: Final = 2**53 - 1
 """The largest integer that every reader of JSON keeps exact."""
 
 MAX_DEPTH: Final = 200
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -180,8 +181,8 @@ def _freeze_members(value: Mapping[Any, Any], around: set[int]) -> FrozenDict:
 def frozen(value: Any) -> Any:
     """`freeze` for what a JSON decoder made, which needs no check."""
     kind = type(value)
+    if kind is list:
+        return FrozenList([item if type(item) in _SCALARS else frozen(item) for item in value])
     if kind is dict:
         return FrozenDict({key: frozen(member) for key, member in value.items()})
-    if kind is list:
-        return FrozenList([frozen(item) for item in value])
     return value

@@ -119,7 +119,7 @@ def _converted(items: Any, convert: Convert, notes: list[str]) -> list[Any]:
 
 def sequence_rule(item: Rule, make: Callable[[list[Any]], Any]) -> Rule:
     """A list of values of one kind; `make` gives the immutable form."""
-    write_item, read_item = item.write, item.read
+    write_item, read_item, free = item.write, item.read, item is FREE
 
     def write(value: Any, notes: list[str]) -> list[Any]:
         kind = type(value)
@@ -132,6 +132,8 @@ def sequence_rule(item: Rule, make: Callable[[list[Any]], Any]) -> Rule:
     def read(value: Any, notes: list[str]) -> Any:
         if type(value) is not list and type(value) is not FrozenList:
             raise mismatch(value, "a list")
+        if free:
+            return make([frozen(one) for one in value])
         return make(_converted(value, read_item, notes))
 
     return Rule(write, read)

@@ -121,6 +121,9 @@ class Assembly:
     def __init__(self) -> None:
         self._blocks: dict[int, list[Any]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
     def add(self, kind: str, index: int, text: str, call_id: str | None = None, name: str | None = None) -> None:
         """Add a delta; of ids and names the first that is not empty counts."""
         block = self._blocks.get(index)

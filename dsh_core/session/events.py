@@ -69,9 +69,7 @@ def session_event(
     def decorate(cls: C) -> C:
         register_event_type(
             cls,
-            EventType(
-                name, cls, ignorable=ignorable, between_turns=between_turns, surface=surface, version=version
-            ),
+            EventType(name, cls, ignorable=ignorable, between_turns=between_turns, surface=surface, version=version),
             core=False,
         )
         return cls

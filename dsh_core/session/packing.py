@@ -79,6 +79,11 @@ class ChunkPacker:
         write(self, chunk, now - self.started)
         return len(entries) >= MAX_ENTRIES or self._size >= MAX_BYTES or now - self.started >= MAX_AGE_MS
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a block has begun that has not ended: should more of it come, it belongs to what was."""
+        return bool(self._assembly)
+
     def is_old(self, now: int) -> bool:
         """Whether a chunk that comes now belongs into the next pack."""
         return bool(self._entries) and now - self.started >= MAX_AGE_MS

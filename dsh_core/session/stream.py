@@ -75,10 +75,12 @@ class ChunkStream:
 
     def end(self) -> None:
         """Write what waits; nothing follows."""
-        if self._packer is not None:
-            self._packer.finish(self._clock())
+        packer = self._packer
+        if packer is not None:
+            packer.finish(self._clock())
             self.write()
-            self._packer = None
+            if not packer.unfinished:
+                self._packer = None
 
     def forget_timer(self) -> None:
         """Nobody is told any more, so nothing has to be in time."""
