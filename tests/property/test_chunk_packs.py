@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_broken_characters_are_mended_wherever_they_are_cut(text: str, cuts: lis
     units = text.encode("utf-16-le", "surrogatepass")
     edges = sorted({0, len(units), *(min(2 * cut, len(units)) for cut in cuts)})
     session = Session(SessionHeader("s"))
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         # Each half of a pair as a character of its own, which is how a careless decoder gives it.
         session.append_chunk(1, 1, 1, TextDelta(0, "".join(map(chr, memoryview(units[start:end]).cast("H")))))
     session.close_pack()
