@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import Log
@@ -21,7 +23,16 @@ from dsh_core.session.events import (
 )
 from dsh_core.session.projection import frame_context
 
-logging.getLogger("dsh").setLevel(logging.ERROR)
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    """Thousands of odd logs are loaded here, each with its warning."""
+    logger = logging.getLogger("dsh")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(before)
+
 
 MESSAGES = (UserMessageEvent, AssistantMessageEvent, ToolResultEvent, ContextMessageEvent, SteeringMessageEvent)
 
