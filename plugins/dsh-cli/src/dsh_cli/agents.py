@@ -17,7 +17,9 @@ __all__ = ["agent_for", "chat_with", "last_session", "require_model"]
 
 def require_model(harness: Harness) -> None:
     """
-    Find out before anything is stored whether there is a model.
+    Find out before anything is sent or stored whether there is a model.
+
+    Asked when the agent exists: a plugin may know only then which provider is wanted.
 
     Raises:
         LlmError: `NO_MODEL` or `NO_ADAPTER`; the message says what to do.

@@ -17,13 +17,14 @@ __all__ = ["run_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_COMPLETION = "_DSH_COMPLETE"
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
 def run_command(argv: list[str]) -> int:
     """Run one command line and return its exit code; no error leaves this as a traceback."""
     try:
-        code = cli.main(args=argv, prog_name="dsh", standalone_mode=False)
+        code = _invoke(argv)
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.Abort:
@@ -38,6 +39,14 @@ def run_command(argv: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last place where it can become a line instead of a traceback
         return _failed(error)
     return code if isinstance(code, int) else exits.COMPLETED
+
+
+def _invoke(argv: list[str]) -> Any:
+    if _COMPLETION in os.environ:
+        return cli.main(args=argv, prog_name="dsh", complete_var=_COMPLETION)
+    # Not `cli.main`: it would turn a broken pipe into exit code 1.
+    with cli.make_context("dsh", argv) as context:
+        return cli.invoke(context)
 
 
 def _broken_pipe() -> int:

@@ -47,8 +47,8 @@ async def _chat(session: str | None, resume: str | None, settings: Settings, ter
 
     front_end = FrontEnd(terminal, terminal_asker(terminal))
     async with opened_harness(settings, terminal, [front_end]) as harness:
-        require_model(harness)
         async with await agent_for(harness, session, resume) as handle:
+            require_model(harness)
             chat, prompts = chat_with(harness, handle), PromptSession[str]()
             _greet(terminal, handle.agent.id, len(handle.agent.pending))
             while (line := await _next_line(prompts)) is not None:

@@ -59,8 +59,8 @@ async def _run(prompt: str, form: str, session: str | None, resume: str | None, 
     asker = terminal_asker(terminal) if form == "text" else None
     front_end = FrontEnd(terminal, asker, quiet=form != "text")
     async with opened_harness(settings, terminal, [front_end]) as harness:
-        require_model(harness)
         async with await agent_for(harness, session, resume) as handle:
+            require_model(harness)
             chat = chat_with(harness, handle)
             with on_interrupt(lambda: handle.agent.cancel("interrupted")):
                 result = await _answer(chat, prompt, form, terminal)
