@@ -51,10 +51,7 @@ EVENT_CLASSES = (
     "ApprovalDecidedEvent ToolResultEvent TurnContinuationEvent UnknownEvent"
 )
 
-TESTING = (
-    "ScriptedAdapter ScriptedPlugin text call calls fail pause ReplayAdapter invariants PersistenceContract "
-    "LlmAdapterContract GateContract CompactionContract ToolContract PluginContract faults"
-)
+TESTING = "ScriptedAdapter ScriptedPlugin text call calls fail pause ReplayAdapter invariants PersistenceContract"
 
 MODULES = [
     "dsh_core",
