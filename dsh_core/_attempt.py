@@ -209,19 +209,21 @@ def _log_header(run: TurnRun, request: GenerateRequest) -> None:
     run.agent.header_logged(header)
 
 
-def _refuse_secrets(value: object, path: str) -> None:
-    if isinstance(value, Mapping):
+def _refuse_secrets(value: object, path: str, named: bool = False) -> None:
+    """Refuse text that looks like a secret, or stands under a name that says it is one, at any depth."""
+    if isinstance(value, str):
+        if named or _SECRET_VALUE.search(value):
+            raise HarnessError(
+                f"request {path} looks like a secret and would be written to the log; "
+                "give keys to the provider's configuration (api_key_env) instead",
+                "SECRET_IN_REQUEST",
+            )
+    elif isinstance(value, Mapping):
         for key, member in value.items():
-            if isinstance(member, str) and (_SECRET_KEY.search(str(key)) or _SECRET_VALUE.search(member)):
-                raise HarnessError(
-                    f"request {path}.{key} looks like a secret and would be written to the log; "
-                    "give keys to the provider's configuration (api_key_env) instead",
-                    "SECRET_IN_REQUEST",
-                )
-            _refuse_secrets(member, f"{path}.{key}")
+            _refuse_secrets(member, f"{path}.{key}", named or _SECRET_KEY.search(str(key)) is not None)
     elif isinstance(value, list | tuple):
         for index, member in enumerate(value):
-            _refuse_secrets(member, f"{path}[{index}]")
+            _refuse_secrets(member, f"{path}[{index}]", named)
 
 
 async def flush(run: TurnRun, barrier: str) -> None:

@@ -353,6 +353,8 @@ class TurnRun:
             return
         try:
             self._close()
+        except Exception as error:  # noqa: BLE001 - a check refuses the closing events: the agent goes on regardless
+            self.agent.report_error(error, self.turn, self.step, "turn/end")
         finally:
             self.closed = True
 
