@@ -1,4 +1,6 @@
-"""Every harness that the suite makes runs with the invariants plugin (S-12)."""
+"""
+What the tests of every distribution share: a real model, and the invariants in every harness (S-12).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+pytest_plugins = ["realmodel.fixture"]
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 The session fixture `real_model_server`.
 
 `conftest.py` at the root of the repository loads this module as a plugin, so the fixture is there in `tests/` and
-in `plugins/*/tests`. `DSH_REAL_MODEL_URL` names a server that runs already. Tests that use it carry the marker `real_model` and are skipped, with the reason, where the
-packages are missing.
+in `plugins/*/tests`. `DSH_REAL_MODEL_URL` names a server that runs already. Tests that use it carry the marker
+`real_model` and are skipped, with the reason, where the packages are missing.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ import asyncio
 import json
 
 import pytest
-from dsh_llm_openai import OpenAIAdapter
+from dsh_llm_openai import OpenAIAdapter, OpenAIConfig, OpenAIPlugin, ProviderConfig
 
-from dsh_core.content import GenerateRequest, Message, TextBlock, ToolResultBlock, ToolSchema
+import dsh_core as dsh
+from dsh_core.content import GenerateRequest, Message, TextBlock, ToolCallBlock, ToolResultBlock, ToolSchema
 from dsh_core.errors import LlmError
 from dsh_core.llm.assembler import BlockAssembler
 from dsh_core.llm.seam import TextDelta, ToolCallDelta
@@ -103,8 +104,6 @@ async def test_a_cancelled_stream_frees_the_server(adapter):
 
 async def test_broken_arguments_in_the_history_do_not_break_the_request(adapter):
     """llm-4: the server parses the history's arguments."""
-    from dsh_core.content import ToolCallBlock
-
     history = [
         Message("user", "Use read with path x"),
         Message("assistant", (ToolCallBlock("c1", "read", '{"path": "/tm'),)),
@@ -112,3 +111,25 @@ async def test_broken_arguments_in_the_history_do_not_break_the_request(adapter)
     ]
     _, assembler = await _run(adapter, _request(*history, tools=_TOOLS, max_tokens=16))
     assert assembler.finish is not None
+
+
+async def test_a_whole_turn_of_an_agent(real_model_server):
+    """L-10: model, call, tool, result, answer, with nothing scripted."""
+    read_paths = []
+
+    @dsh.tool
+    async def read(path: str) -> str:
+        """Read a file."""
+        read_paths.append(path)
+        return "42 files, all fine"
+
+    provider = ProviderConfig(
+        base_url=real_model_server, profile="llama.cpp", extra_body={"cache_prompt": False, "temperature": 0}
+    )
+    plugin = OpenAIPlugin(OpenAIConfig(providers={"real": provider}))
+    config = {"model": "real/smollm2"}
+    async with dsh.open(config=config, tools=[read], plugins=[plugin], autoload=False) as chat:
+        result = await chat.ask("Use read with path README.md")
+    assert read_paths[0] == "README.md"
+    assert result.reason.kind == "completed"
+    assert "42 files" in str(result)
