@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from dsh_core.session._json import FrozenDict, freeze_json
+from dsh_core.session._json import FrozenDict, freeze_json, scrub
 
 __all__ = ["FORMAT", "SessionHeader", "decode_header", "encode_header"]
 
@@ -83,7 +83,8 @@ def encode_header(header: SessionHeader) -> bytes:
     for name in _NAMES:
         value = getattr(header, name)
         if name not in _REQUIRED and value:
-            members[name] = value
+            # A directory's name need not be text; what of it is not can only be told as U+FFFD.
+            members[name] = scrub(value) if name == "cwd" else value
     return msgspec.json.encode(members)
 
 

@@ -194,7 +194,7 @@ class Dsh:
         site = self.room / "site"
         module = f"broken_{name}"
         info = site / f"{module}-1.0.dist-info"
-        info.mkdir(parents=True)
+        info.mkdir(parents=True, exist_ok=True)
         (site / f"{module}.py").write_text(source, encoding="utf-8")
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
         groups = ["dsh"] if group == "dsh" else ["dsh", group]
@@ -231,14 +231,16 @@ class OnTerminal:
         )
         os.close(follower)
         self.text = ""
+        self._seen = 0
 
     def until(self, words: str, seconds: float = 30) -> None:
-        """Read until `words` were shown."""
+        """Read until `words` were shown after what was waited for before."""
         deadline = time.monotonic() + seconds
-        while words not in self.text:
+        while (found := self.text.find(words, self._seen)) < 0:
             assert time.monotonic() < deadline, f"{words!r} was never shown:\n{self.text}"
             if not self._read(0.2) and self.process.poll() is not None:
-                assert words in self.text, f"it ended without showing {words!r}:\n{self.text}"
+                assert words in self.text[self._seen :], f"it ended without showing {words!r}:\n{self.text}"
+        self._seen = found + len(words)
 
     def type(self, keys: str) -> None:
         """Type."""

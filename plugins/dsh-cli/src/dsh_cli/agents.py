@@ -12,7 +12,7 @@ from dsh_core import AgentOptions, Chat, ConfigError, SessionNotFound
 if TYPE_CHECKING:
     from dsh_core import AgentHandle, Harness, SessionPersistence, SessionSummary
 
-__all__ = ["agent_for", "chat_with", "last_session", "require_model"]
+__all__ = ["agent_for", "chat_with", "is_of", "last_session", "require_model"]
 
 
 def require_model(harness: Harness) -> None:
@@ -67,11 +67,9 @@ async def last_session(backend: SessionPersistence, cwd: str) -> str:
     Raises:
         SessionNotFound: There is none.
     """
-    here = _real(cwd)
     newest: SessionSummary | None = None
     async for summary in backend.list():
-        header = summary.header
-        if header is None or header.cwd is None or _real(header.cwd) != here:
+        if not is_of(summary, cwd):
             continue
         if newest is None or (summary.updated_at or 0) > (newest.updated_at or 0):
             newest = summary
@@ -80,5 +78,12 @@ async def last_session(backend: SessionPersistence, cwd: str) -> str:
     return newest.id
 
 
+def is_of(summary: SessionSummary, cwd: str) -> bool:
+    """Whether a stored session belongs to a directory."""
+    header = summary.header
+    return header is not None and header.cwd is not None and _real(header.cwd) == _real(cwd)
+
+
 def _real(path: str) -> str:
-    return os.path.realpath(path)
+    # As the header of a session tells it, where a name that is not text loses what cannot be told.
+    return os.path.realpath(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")

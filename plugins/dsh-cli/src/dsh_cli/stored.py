@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from dsh_cli.agents import is_of
 from dsh_cli.exits import COMPLETED
 from dsh_cli.frontend import describe_raw_call
 from dsh_cli.settings import inspection_config
@@ -76,8 +77,8 @@ async def _with_backend(use: Callable[[Any, Terminal], Awaitable[None]]) -> int:
 
 
 def _is_here(summary: SessionSummary) -> bool:
-    header = summary.header
-    return header is None or header.cwd is None or os.path.realpath(header.cwd) == os.path.realpath(os.getcwd())
+    # One whose header tells no directory may be of this one.
+    return summary.header is None or summary.header.cwd is None or is_of(summary, os.getcwd())
 
 
 def _as_json(summary: SessionSummary) -> dict[str, Any]:
