@@ -279,7 +279,7 @@ class TurnRun:
     # -- one step ----------------------------------------------------------------------------------------
 
     async def _step(self, system: str | None, tools: tuple[Any, ...]) -> bool:
-        """Run the open step and end it; returns whether there were tool calls or steering."""
+        """Run the open step and end it; returns whether there were tool calls."""
         answer = await request_answer(self, self.step, system, tools)
         message = await self._accept(answer)
         calls = [block for block in message.content if isinstance(block, ToolCallBlock)]
@@ -289,9 +289,8 @@ class TurnRun:
             contexts = await Batch(self, self.step, calls, offered).execute()
         for context in contexts:
             self.append(ContextMessageEvent(context.content, context.source))
-        steered = self._drain_steering()
         self.append(StepEndEvent(self.turn, self.step))
-        return bool(calls) or steered
+        return bool(calls)
 
     async def _accept(self, answer: Answer) -> Message:
         cut = answer.finish.kind == "max-tokens"
@@ -324,7 +323,8 @@ class TurnRun:
 
     async def _goes_on(self, owed: bool) -> bool:
         self.check()
-        default: ContinuationDecision = Continue() if owed else Stop()
+        # Steering is not taken up before it is known that a request follows: at a limit it opens the next turn.
+        default: ContinuationDecision = Continue() if owed or self._may_steer() else Stop()
         decision, plugin = await self.hooks.agent_turn_continuation(
             agent=self.agent, turn=self.turn, step=self.step, decision=default
         )
@@ -336,7 +336,10 @@ class TurnRun:
         if decision.code is not None:
             self.outcome.limit = Tagged("limit", message=decision.reason or decision.code, code=decision.code)
             return False
-        # Steering goes on with the turn, but not beyond its last step: there it opens the next turn.
+        return self._may_steer()
+
+    def _may_steer(self) -> bool:
+        """Whether steering waits and the turn may have another step for it; at its last step it opens the next turn."""
         return self.agent.inbox.steering > 0 and self.step < self.agent.options.max_steps
 
     def _log_decision(self, decision: ContinuationDecision, plugin: str) -> None:
