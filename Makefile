@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
 PLUGINS := $(sort $(wildcard plugins/*))
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
