@@ -51,7 +51,11 @@ async def test_a_foreign_plugin_changes_a_request_denies_a_call_and_adds_a_tool(
     script = ScriptedAdapter([calls(call("shout", words="hi"), call("whisper", words="hi")), text("done")])
     async with dsh.open(model="scripted/test", plugins=[ScriptedPlugin(script)], cwd=str(tmp_path)) as chat:
         result = await chat.ask("go")
-    results = {m.content[0].tool_call_id: m.content[0] for m in result.messages if m.content[0:1] and hasattr(m.content[0], "tool_call_id")}
+    results = {
+        m.content[0].tool_call_id: m.content[0]
+        for m in result.messages
+        if m.content[0:1] and hasattr(m.content[0], "tool_call_id")
+    }
     script.assert_complete()
     assert str(result) == "done"
     assert script.requests[0].temperature == 0.25
