@@ -140,29 +140,30 @@ async def drain(plan: Plan, args: Sequence[Any]) -> None:
         raise ExceptionGroup(f"hook {name!r} failed in {len(errors)} of its implementations", errors)
 
 
+async def _each(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], None] | None) -> None:
+    for step in plan.steps:
+        try:
+            result = begin(step, args)
+            if type(result) is Pending:
+                result = await result
+            if result is not None:
+                _nothing(None, result, step.plugin)
+        except BaseException as error:  # noqa: BLE001 - handed on
+            failed = blame(error, step.plugin)
+        else:
+            continue
+        if failed.plugin is None or contain is None:
+            raise failed
+        contain(failed)
+
+
 async def _run_all(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], None] | None) -> None:
     """Run a chain whose implementations return nothing; without `contain` the first failure ends it."""
-
-    async def chain() -> None:
-        for step in plan.steps:
-            try:
-                result = begin(step, args)
-                if type(result) is Pending:
-                    result = await result
-                _nothing(None, result, step.plugin)
-            except BaseException as error:  # noqa: BLE001 - handed on
-                failed = blame(error, step.plugin)
-            else:
-                continue
-            if failed.plugin is None or contain is None:
-                raise failed
-            contain(failed)
-
     try:
         if not plan.wrappers:
-            await chain()
+            await _each(plan, args, contain)
         else:
-            await inside_wrappers(plan.wrappers, args, chain, _nothing)
+            await inside_wrappers(plan.wrappers, args, lambda: _each(plan, args, contain), _nothing)
         return
     except Failed as error:
         failed = error

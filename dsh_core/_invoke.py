@@ -45,16 +45,11 @@ class Step:
     """
 
     fn: Callable[..., Any]
-    pick: tuple[int, ...] | None
     hook: str
     plugin: str
     owner: Owner | None
     is_async: bool = False
     limit: float | None = None
-
-    def arguments(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Those of `args` that it takes."""
-        return args if self.pick is None else [args[index] for index in self.pick]
 
 
 def is_awaitable(value: object) -> bool:
@@ -72,9 +67,8 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
     before = acting.get()
     acting.set(step.owner)
     started = perf_counter()
-    pick = step.pick
     try:
-        result = step.fn(*args) if pick is None else step.fn(*[args[index] for index in pick])
+        result = step.fn(*args)
         if step.is_async:
             return _advance(step, result)
         return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result

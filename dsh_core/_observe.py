@@ -30,9 +30,8 @@ def observe(plan: Plan, args: Sequence[Any]) -> None:
     try:
         for step in plan.steps:
             acting.set(step.owner)
-            pick = step.pick
             try:
-                result = step.fn(*args) if pick is None else step.fn(*[args[index] for index in pick])
+                result = step.fn(*args)
                 if result is not None and is_awaitable(result):
                     _refuse(result)
             except KeyboardInterrupt:
@@ -109,7 +108,7 @@ def _call(step: Step, args: Sequence[Any]) -> None:
     acting.set(step.owner)
     started = perf_counter()
     try:
-        result = step.fn(*step.arguments(args))
+        result = step.fn(*args)
         if is_awaitable(result):
             _refuse(result)
         _nothing(None, result, step.plugin)

@@ -215,7 +215,7 @@ class PlanMaker:
         function, pick = _by_position(function, impl.argnames, impl.kwargnames, spec.arguments)
         if self.tracers:
             function = traced(function, spec.name, registered.name, self._emit, wrapper=bool(impl.wrapper))
-        return Step(function, pick, spec.name, registered.name, registered.owner, is_async, limit)
+        return Step(_taking(function, pick), spec.name, registered.name, registered.owner, is_async, limit)
 
     def _limit(self, spec: Spec, is_async: bool) -> float | None:
         """Around hooks take as long as what they wrap, and people as long as they like."""
@@ -250,6 +250,19 @@ def _by_position(
     if names != [*required, *optional][: len(names)]:  # an optional parameter of its own stands in between
         function = _with_keywords(function, len(required), names[len(required) :])
     return function, None if pick == tuple(range(len(arguments))) else pick
+
+
+def _taking(function: Callable[..., Any], pick: tuple[int, ...] | None) -> Callable[..., Any]:
+    """A function of all of the hook's arguments that hands on those at the positions in `pick`."""
+    if pick is None:
+        return function
+    if len(pick) == 1:  # most implementations take one or two
+        (first,) = pick
+        return lambda *args: function(args[first])
+    if len(pick) == 2:
+        first, second = pick
+        return lambda *args: function(args[first], args[second])
+    return lambda *args: function(*[args[index] for index in pick])
 
 
 def _with_keywords(function: Callable[..., Any], positional: int, names: Sequence[str]) -> Callable[..., Any]:

@@ -26,14 +26,15 @@ class HarnessSink:
         harness: The harness.
     """
 
-    __slots__ = ("_harness",)
+    __slots__ = ("_harness", "_hooks")
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
+        self._hooks = harness.hooks
 
     def check(self, session: Session, event: SessionEvent) -> None:
         """Ask the invariants; what they raise goes to the appender."""
-        self._harness.hooks.session_append(session=session, event=event)
+        self._hooks.session_append(session=session, event=event)
 
     def record(self, session: Session, event: SessionEvent, encoded: bytes) -> None:
         """Hand the encoded event to write-behind."""
@@ -45,9 +46,8 @@ class HarnessSink:
 
     def notify(self, session: Session, event: SessionEvent) -> None:
         """Tell the observers, then whoever watches this agent."""
-        harness = self._harness
-        harness.hooks.session_event(session=session, event=event)
-        watchers = harness.watchers.get(session.id)
+        self._hooks.session_event(session=session, event=event)
+        watchers = self._harness.watchers.get(session.id)
         if watchers:
             for watch in watchers:
                 try:
@@ -57,8 +57,8 @@ class HarnessSink:
 
     def created(self, session: Session) -> None:
         """Announce a live session."""
-        self._harness.hooks.session_created(session=session)
+        self._hooks.session_created(session=session)
 
     def disposed(self, session: Session) -> None:
         """Announce that a session is no longer live."""
-        self._harness.hooks.session_disposed(session=session)
+        self._hooks.session_disposed(session=session)

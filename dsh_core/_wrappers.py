@@ -60,7 +60,7 @@ def open_one(step: Step, args: Sequence[Any]) -> Generator[None, Any, Any]:
     Raises:
         RuntimeError: It did not yield.
     """
-    generator: Generator[None, Any, Any] = _as_owner(step, lambda: step.fn(*step.arguments(args)))
+    generator: Generator[None, Any, Any] = _as_owner(step, lambda: step.fn(*args))
     try:
         _as_owner(step, lambda: next(generator))
     except StopIteration:

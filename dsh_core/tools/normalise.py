@@ -39,6 +39,8 @@ def as_result(value: Any, tool: str) -> ToolResult:
     """
     if type(value) is str:
         return ToolResult((TextBlock(value),) if value else (NO_OUTPUT,))
+    if type(value) is int:
+        return ToolResult((TextBlock(str(value)),))
     if isinstance(value, ToolResult):
         return _checked(value, tool)
     return ToolResult(_blocks(value))
