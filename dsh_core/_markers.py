@@ -10,7 +10,16 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import attrs
 import pluggy
 
-__all__ = ["ENTRY_POINT_GROUP", "GATE_ENTRY_POINT_GROUP", "MODES", "HookMode", "Mode", "hook_mode", "hookimpl", "hookspec"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "GATE_ENTRY_POINT_GROUP",
+    "MODES",
+    "HookMode",
+    "Mode",
+    "hook_mode",
+    "hookimpl",
+    "hookspec",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

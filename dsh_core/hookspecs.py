@@ -3,19 +3,19 @@ Every hook of the core: the map of the whole system.
 
 A hook's *mode* says how its implementations run, what they may return and what happens when one raises:
 
-=========== ============================================== ============================== ===================================
-mode        how it runs                                    an implementation returns      when one raises
-=========== ============================================== ============================== ===================================
-observe     synchronous, all are called                    nothing                        contained, the others still run
-checkpoint  awaited one after the other                    nothing                        the turn ends ``error``
-transform   awaited; each gets the current value           a new value, or None            the turn ends ``error``
-gate        awaited, all are asked, the strictest wins     a decision, or None            counts as deny
-around      nested round the real thing                    what ``call_next()`` returned  like the thing it wraps
-drain       awaited, all run even after a failure          nothing                        collected into one group
-first       awaited until one answers                      an answer, or None             reported, the next one is asked
-check       synchronous, before an append                  nothing                        the append is refused
-collect     synchronous, at load time                      nothing                        the plugin fails to load
-=========== ============================================== ============================== ===================================
+========== ============================================ ========================= =============================
+mode       how it runs                                  an implementation returns when one raises
+========== ============================================ ========================= =============================
+observe    synchronous, all are called                  nothing                   contained, the others still run
+checkpoint awaited one after the other                  nothing                   the turn ends ``error``
+transform  awaited; each gets the current value         a new value, or None      the turn ends ``error``
+gate       awaited, all are asked, the strictest wins   a decision, or None       counts as deny
+around     nested round the real thing                  ``await call_next()``     like the thing it wraps
+drain      awaited, all run even after a failure        nothing                   collected into one group
+first      awaited until one answers                    an answer, or None        reported, the next is asked
+check      synchronous, before an append                nothing                   the append is refused
+collect    synchronous, at load time                    nothing                   the plugin fails to load
+========== ============================================ ========================= =============================
 
 Implementations are plain functions or coroutines (observe, check and collect: plain only) and take any
 subset of the declared arguments, by name. Agents see the implementations of the harness and of their own

@@ -457,7 +457,7 @@ async def test_tracing_reports_each_implementation_and_can_be_ended() -> None:
 
 async def test_nothing_is_wrapped_while_nobody_traces() -> None:
     """H-5: off, it costs nothing."""
-    subject = plugin("agent_created", lambda self: None)
+    subject = plugin("agent_created", lambda self, agent: None)
     hooks = Hooks()
     hooks.add(subject, name="p", owner=Owner("p"))
     plan = hooks._plan("agent_created", None)

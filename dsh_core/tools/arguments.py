@@ -123,7 +123,7 @@ def _read_flat(text: str) -> FrozenDict | None:
     """
     try:
         values = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     if type(values) is not dict or len(values) != text.count(":"):
         return None
