@@ -125,6 +125,8 @@ class LoopAgent:
         entry = Entry(message)
         queued = InboxQueuedEvent(entry.id, lane, blocks, source)
         self.session.validate(queued)
+        # Chunks that wait are logged before: what their observers do must not find a message the log does not have.
+        self.session.write_pack()
         logged = _Logged()
         entry.receipt = LoopReceipt(entry.id, lambda: self._stored(logged), self._refuse_waiting_inside)
         self.inbox.add(entry, lane)

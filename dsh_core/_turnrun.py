@@ -127,8 +127,10 @@ class TurnRun:
         """
         Take the projection of the log as it is now as what the next request reads.
 
-        Done before the anchor is appended: what its observers inject stands behind it in the log (L-9).
+        Done before the anchor is appended: what its observers inject stands behind it in the log, and what those
+        of the last chunks inject before it (L-9).
         """
+        self.session.close_pack()
         self.messages = self.session.derive_messages()
 
     # -- the whole turn ----------------------------------------------------------------------------------

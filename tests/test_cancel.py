@@ -522,3 +522,20 @@ async def test_dispose_at_every_turn_of_the_loop(rounds):
         except AgentDisposed:
             assert lab.kinds() == [] or "user/message" not in lab.kinds()
         await until(lambda: lab.statuses[-1:] == ["disposed"])
+
+
+async def test_a_cancel_from_an_observer_of_chunks_finds_only_what_the_log_has():
+    """A-2, S-8: chunks that wait are written before a message is accepted, so that it cannot be dropped unlogged."""
+    moment = Moment()
+
+    def observe(event):
+        if event.type == "assistant/chunk":
+            lab.agent.cancel("seen enough")
+
+    async with running(held(moment, *spoken("half")), text("ok"), plugins=[plugin(session_event=observe)]) as lab:
+        first = lab.agent.send("one")
+        await moment.reached.wait()
+        second = lab.agent.send("two")
+        assert (await first).reason.kind == "aborted"
+        await lab.agent.when_idle()
+        assert ends_of(lab.session)[second.message_id] == "ran"

@@ -94,6 +94,19 @@ async def test_what_an_observer_of_the_retry_injects_is_behind_it():
         assert "late" in lab.texts()[2][1]
 
 
+async def test_what_an_observer_of_the_last_chunks_injects_is_before_the_retry():
+    """L-9: the chunks of a failed attempt are logged before its `request/retry`, and so is what they cause."""
+
+    def observe(event):
+        if event.type == "assistant/chunk" and event.data.attempt == 1:
+            lab.agent.inject("seen half of it")
+
+    hooks = [always(), plugin(session_event=observe)]
+    async with running(fail("SERVER", after=spoken("half")), text("ok"), plugins=hooks, config=OFF) as lab:
+        await lab.agent.send("hi")
+        assert "seen half of it" in lab.texts()[1][1]
+
+
 async def test_cancel_beats_retry():
     """L-4: no second attempt, whoever cancels and whatever the hook says."""
 

@@ -356,6 +356,11 @@ class Session:
         """Write the chunks that wait for more; the stream they belong to is over."""
         self._stream.end()
 
+    def write_pack(self) -> None:
+        """Write the chunks that have come so far; the stream goes on. Inside an observer it does nothing."""
+        if not self._busy:
+            self._stream.write()
+
     def _write_pack(self, pack: AssistantChunkEvent, started: int) -> None:
         data, encoded = prepare_data(pack)
         self._push(data, encoded, None, (), started)
