@@ -15,8 +15,8 @@ from dsh_core._markers import hook_mode
 HERE = Path(__file__).resolve().parent
 MODES = {
     "observe": "synchronous, all are called; returns nothing; a failure is contained and reported",
-    "checkpoint": "awaited one after the other; returns nothing; a failure ends the turn with `error`",
-    "transform": "awaited, each gets the current value; returns a new value or None; a failure ends the turn with `error`",
+    "checkpoint": "awaited one after the other; returns nothing; a failure ends the turn",
+    "transform": "awaited, each gets the current value; returns a new value or None; a failure ends the turn",
     "gate": "awaited, all are asked, the strictest wins; returns a decision or None; a failure counts as deny",
     "around": "nested round the real thing; returns what `call_next()` gave or a replacement; fails like what it wraps",
     "drain": "awaited, all run even after a failure; returns nothing; failures are collected and reported",
@@ -55,9 +55,7 @@ def hook_reference() -> str:
 
 def _signature(function: object) -> str:
     signature = inspect.signature(function)  # type: ignore[arg-type]
-    names = ", ".join(
-        f"{parameter.name}: {parameter.annotation}" for parameter in signature.parameters.values()
-    )
+    names = ", ".join(f"{parameter.name}: {parameter.annotation}" for parameter in signature.parameters.values())
     return f"({names}) -> {signature.return_annotation}"
 
 

@@ -32,7 +32,12 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
     monkeypatch.setenv("DSH_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("DSH_CONFIG_DIR", str(tmp_path / "config"))
     ran = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
