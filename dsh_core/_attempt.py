@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ import attrs
 
 from dsh_core.content import Finish, GenerateRequest, Message, ToolSchema
 from dsh_core.errors import HarnessError, HookError, LlmError, StorageError
+from dsh_core._secrets import looks_like_secret_name, looks_like_secret_text
 from dsh_core.llm.assembler import BlockAssembler
 from dsh_core.session.events import RequestHeaderEvent, RequestRetryEvent
 
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "flush", "request_answer"]
 
 _log: Final = logging.getLogger("dsh")
-
-_SECRET_KEY: Final = re.compile(
-    r"(api[-_]?key|apikey|authorization|password|passwd|secret|credential|access[-_]?token|auth[-_]?token|private[-_]?key)",
-    re.IGNORECASE,
-)
-_SECRET_VALUE: Final = re.compile(r"^(sk|pk|ghp|gho|xox[abp])[-_][A-Za-z0-9_-]{12,}$|^Bearer\s+\S{8,}", re.IGNORECASE)
 
 
 @attrs.frozen
@@ -212,7 +206,7 @@ def _log_header(run: TurnRun, request: GenerateRequest) -> None:
 def _refuse_secrets(value: object, path: str, named: bool = False) -> None:
     """Refuse text that looks like a secret, or stands under a name that says it is one, at any depth."""
     if isinstance(value, str):
-        if named or _SECRET_VALUE.search(value):
+        if named or looks_like_secret_text(value):
             raise HarnessError(
                 f"request {path} looks like a secret and would be written to the log; "
                 "give keys to the provider's configuration (api_key_env) instead",
@@ -220,7 +214,7 @@ def _refuse_secrets(value: object, path: str, named: bool = False) -> None:
             )
     elif isinstance(value, Mapping):
         for key, member in value.items():
-            _refuse_secrets(member, f"{path}.{key}", named or _SECRET_KEY.search(str(key)) is not None)
+            _refuse_secrets(member, f"{path}.{key}", named or looks_like_secret_name(str(key)))
     elif isinstance(value, list | tuple):
         for index, member in enumerate(value):
             _refuse_secrets(member, f"{path}[{index}]", named)

@@ -168,7 +168,7 @@ class TokenEstimator(ABC):
         return self.text(_json(block.raw))
 
 
-_CJK: Final = re.compile(
+_CJK: Final = (
     "[\u1100-\u11ff\u2e80-\u303f\u3040-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f"
     "\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]"
 )
@@ -193,7 +193,7 @@ class HeuristicEstimator(TokenEstimator):
         """Tokens of a text (C-1)."""
         if text.isascii():
             return math.ceil(len(text) * self.ASCII)
-        rest = _CJK.sub("", text)
+        rest = re.sub(_CJK, "", text)
         plain = len(rest.encode("ascii", "ignore"))
         return math.ceil((len(text) - len(rest)) * self.CJK + plain * self.ASCII + (len(rest) - plain) * self.OTHER)
 

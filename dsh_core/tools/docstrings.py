@@ -30,14 +30,15 @@ _KEPT: Final = frozenset(
 )
 _SECTIONS: Final = _PARAMETERS | _LEFT_OUT | _KEPT
 
-_GOOGLE_ENTRY: Final = re.compile(r"\*{0,2}(?P<names>\w+)\s*(?:\([^)]*(?:\([^)]*\)[^)]*)*\))?\s*:\s*(?P<text>.*)", re.S)
-_NUMPY_ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
-_SPHINX_FIELD: Final = re.compile(r":(?P<field>\w+)(?:\s+(?P<argument>[^:]*))?:\s*(?P<text>.*)")
+# Texts, not compiled patterns: `re` compiles and keeps them at their first use.
+_GOOGLE_ENTRY: Final = r"(?s)\*{0,2}(?P<names>\w+)\s*(?:\([^)]*(?:\([^)]*\)[^)]*)*\))?\s*:\s*(?P<text>.*)"
+_NUMPY_ENTRY: Final = r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?"
+_SPHINX_FIELD: Final = r":(?P<field>\w+)(?:\s+(?P<argument>[^:]*))?:\s*(?P<text>.*)"
 _SPHINX_PARAMETERS: Final = frozenset({"arg", "argument", "key", "keyword", "kwarg", "param", "parameter"})
 _SPHINX_FIELDS: Final = _SPHINX_PARAMETERS | frozenset(
     {"except", "exception", "raise", "raises", "return", "returns", "rtype", "type", "vartype", "yield", "yields"}
 )
-_BULLET: Final = re.compile(r"(?:[-*+]|\d+[.)])\s")
+_BULLET: Final = r"(?:[-*+]|\d+[.)])\s"
 
 
 @attrs.frozen
@@ -117,7 +118,7 @@ def _google_entries(lines: list[str]) -> dict[str, str]:
     """`name (type): text`, continued on lines that are indented further."""
     entries: dict[str, str] = {}
     for entry in _paragraphs_by_indent(inspect.cleandoc("\n".join(["", *lines])).splitlines()):
-        match = _GOOGLE_ENTRY.fullmatch("\n".join(entry))
+        match = re.fullmatch(_GOOGLE_ENTRY, "\n".join(entry))
         if match:
             entries[match["names"]] = _entry_text(match["text"].splitlines())
     return entries
@@ -127,7 +128,7 @@ def _numpy_entries(lines: list[str]) -> dict[str, str]:
     """`name : type` or `a, b : type`, with the text on indented lines."""
     entries: dict[str, str] = {}
     for entry in _paragraphs_by_indent(lines):
-        match = _NUMPY_ENTRY.fullmatch(entry[0].strip())
+        match = re.fullmatch(_NUMPY_ENTRY, entry[0].strip())
         if match:
             text = _entry_text(entry[1:])
             entries.update((name.strip().lstrip("*"), text) for name in match["names"].split(",") if text)
@@ -146,12 +147,12 @@ def _paragraphs_by_indent(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _is_sphinx_field(line: str) -> bool:
-    match = _SPHINX_FIELD.match(line)
+    match = re.match(_SPHINX_FIELD, line)
     return match is not None and match["field"] in _SPHINX_FIELDS
 
 
 def _take_sphinx_field(lines: list[str], found: Docstring) -> list[str]:
-    match = _SPHINX_FIELD.match(lines[0])
+    match = re.match(_SPHINX_FIELD, lines[0])
     length = 1 + _indented_length(lines[1:])
     if match and match["field"] in _SPHINX_PARAMETERS and match["argument"]:
         name = match["argument"].split()[-1].lstrip("*")
@@ -173,7 +174,7 @@ def _collapse(lines: Iterable[str]) -> str:
     out: list[str] = []
     for line in lines:
         starts_anew = not out or not out[-1].strip() or not line.strip()
-        if starts_anew or line[0].isspace() or out[-1][0].isspace() or _BULLET.match(line.strip()):
+        if starts_anew or line[0].isspace() or out[-1][0].isspace() or re.match(_BULLET, line.strip()):
             out.append(line.rstrip())
         else:
             out[-1] = f"{out[-1]} {line.strip()}"
