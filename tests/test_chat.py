@@ -204,9 +204,13 @@ async def test_a_stream_of_a_blocked_prompt_raises_after_its_items():
     seen = []
     async with opened(plugins=[plugin(agent_prompt_submit=lambda: PromptBlock("no"))]) as chat:
         with pytest.raises(PromptBlocked):
-            async for item in chat.stream("hi"):
-                seen.append(item)
+            await _collect(chat, seen)
         assert any(isinstance(item, SessionEvent) and item.type == "prompt/blocked" for item in seen)
+
+
+async def _collect(chat, seen):
+    async for item in chat.stream("hi"):
+        seen.append(item)
 
 
 async def test_asking_oneself_from_a_tool_raises_instead_of_hanging():

@@ -102,17 +102,21 @@ async def test_cancel_ends_it():
         assert str(await lab.agent.send("hi")) == "ok"
 
 
+async def _tidy_and_cancel(lab, then):
+    async with lab.agent.exclusive("compact"):
+        lab.agent.cancel("mine")
+        if then == "awaits":
+            await asyncio.sleep(10)
+        if then == "raises":
+            raise HarnessError("something else", "OTHER")
+
+
 @pytest.mark.parametrize("then", ["nothing", "awaits", "raises"])
 async def test_a_cancel_from_inside_reaches_nothing_else(then):
     """A-9, A-3: the holder cancels the agent itself: the cause is kept, and no cancellation follows the block."""
     async with running(text("ok")) as lab:
         with pytest.raises(HarnessError) as caught:
-            async with lab.agent.exclusive("compact"):
-                lab.agent.cancel("mine")
-                if then == "awaits":
-                    await asyncio.sleep(10)
-                if then == "raises":
-                    raise HarnessError("something else", "OTHER")
+            await _tidy_and_cancel(lab, then)
         assert caught.value.code == ("OTHER" if then == "raises" else "CANCELLED")
         await asyncio.sleep(0)
         task = asyncio.current_task()

@@ -603,6 +603,10 @@ async def test_a_denied_final_form_does_not_run():
         assert (codes(lab), bodies.log) == (["DENIED"], [])
 
 
+def _says(decision):
+    return lambda: decision
+
+
 @pytest.mark.parametrize("order", [1, -1])
 async def test_deny_wins_over_ask_over_allow(order):
     """L-14, perm-9: whatever the order."""
