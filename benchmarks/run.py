@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
 import attrs
-
 import floor
 import workload
 from timing import Sample, cold_cpu, in_process, in_processes
@@ -94,7 +93,7 @@ class Bench:
         """Many agents."""
         ours = in_processes("workload.py", "agents", self.runs)
         bare = in_processes("floor.py", "agents", self.runs)
-        yield Row("1,000 agents × 10 steps", "µs/step", ours["cpu"], bare["cpu"], 200, 90)
+        yield Row("1,000 agents x 10 steps", "µs/step", ours["cpu"], bare["cpu"], 200, 90)
         yield Row("memory of 1,000 agents", "KiB/agent", ours["memory"], bare["memory"], 64, 32)
 
     def resume(self) -> Iterable[Row]:
@@ -126,7 +125,7 @@ def machine() -> dict[str, str]:
     """What the figures belong to."""
     packages = ("dsh-core", "attrs", "msgspec", "pluggy")
     return {
-        "cpu": f"{_processor()} × {os.cpu_count()}",
+        "cpu": f"{_processor()} x {os.cpu_count()}",
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         **{name: version(name) for name in packages},
@@ -145,7 +144,7 @@ def _processor() -> str:
 def show(row: Row) -> None:
     """Print one line."""
     bare = "" if row.floor is None else f"{row.floor:,.4g}"
-    ratio = "" if not row.floor else f"{row.figure / row.floor:,.1f}×"
+    ratio = "" if not row.floor else f"{row.figure / row.floor:,.1f}x"
     print(
         f"{row.name:<35}{f'{row.figure:,.4g}':>9} {row.unit:<10}{bare:>9}{ratio:>9}{row.must:>9,.4g}{row.aim:>8,.4g}"
         f"   {row.reached}",
