@@ -107,6 +107,7 @@ class PersistenceCoordinator:
         """Note an appended event; never raises. The bytes stay with the event until they are written (P-2)."""
         live = self._live.get(session.id)
         if live is None:
+            release_bytes(event)
             return
         live.buffer.append(event)
         if live.attached:

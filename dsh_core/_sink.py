@@ -7,9 +7,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from dsh_core.session.codec import release_bytes
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dsh_core.harness import Harness
     from dsh_core.session.log import Session, SessionEvent
 
@@ -26,30 +26,22 @@ class HarnessSink:
         harness: The harness.
     """
 
-    __slots__ = ("_harness", "_hooks")
+    __slots__ = ("_hooks", "_observe", "_watchers", "check", "record")
 
     def __init__(self, harness: Harness) -> None:
-        self._harness = harness
         self._hooks = harness.hooks
-
-    def check(self, session: Session, event: SessionEvent) -> None:
-        """Ask the invariants; what they raise goes to the appender."""
-        self._hooks.session_append(session=session, event=event)
-
-    def record(self, session: Session, event: SessionEvent, encoded: bytes) -> None:
-        """Hand the encoded event to write-behind."""
-        writer = self._harness.writer
-        if writer is not None:
-            writer.record(session, event, encoded)
-        else:
-            release_bytes(event)
+        self._watchers = harness.watchers
+        self._observe = harness.hooks.tell_event
+        self.check = harness.hooks.check_event
+        """Asks the invariants; what they raise goes to the appender."""
+        self.record: Callable[[Session, SessionEvent, bytes], None] | None = None
+        """Hands the encoded event to write-behind; None without a backend."""
 
     def notify(self, session: Session, event: SessionEvent) -> None:
         """Tell the observers, then whoever watches this agent."""
-        self._hooks.session_event(session=session, event=event)
-        watchers = self._harness.watchers.get(session.id)
-        if watchers:
-            for watch in watchers:
+        self._observe(session, event)
+        if self._watchers:
+            for watch in self._watchers.get(session.id, ()):
                 try:
                     watch(event)
                 except Exception:  # noqa: BLE001 - a watcher is a display: it must not reach the appender

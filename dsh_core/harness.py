@@ -70,7 +70,9 @@ class Harness:
         self.config = _config(config, autoload, cwd)
         self.hooks = Hooks(timeout=self.config.hooks.timeout)
         self.hooks.set_reporter(self._report_contained)
-        self.sessions = SessionStore(HarnessSink(self))
+        self.watchers: dict[str, list[Callable[[object], None]]] = {}
+        self._sink = HarnessSink(self)
+        self.sessions = SessionStore(self._sink)
         self.llm = LlmRegistry(self.hooks)
         self.tools = ToolRegistry(self.hooks, order=self.config.tools.order)
         self.tool_settings = ToolSettings(
@@ -84,7 +86,6 @@ class Harness:
         self.agents = AgentRegistry(self)
         self.plugins = PluginManager(self, self.hooks, self.config, builtins=builtin_plugins(self))
         self.writer: PersistenceCoordinator | None = None
-        self.watchers: dict[str, list[Callable[[object], None]]] = {}
         self._services = ServiceRegistry()
         self._given = (tuple(plugins), tuple(tools))
         self._autoload = autoload
@@ -103,6 +104,7 @@ class Harness:
         registration = self._services.provide(kind, service)
         if kind is SessionPersistence and isinstance(service, SessionPersistence):
             self.writer = PersistenceCoordinator(service, report=self._report_write)
+            self._sink.record = self.writer.record
         return registration
 
     def service(self, kind: type[T]) -> T:
@@ -210,7 +212,7 @@ class Harness:
 
     async def _close(self) -> None:
         await self.agents.dispose_all()
-        writer, self.writer = self.writer, None
+        writer, self.writer, self._sink.record = self.writer, None, None
         if writer is not None:
             await writer.aclose()
         await self.plugins.shutdown()

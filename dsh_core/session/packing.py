@@ -84,15 +84,12 @@ class ChunkPacker:
         """Whether a block has begun that has not ended: should more of it come, it belongs to what was."""
         return bool(self._assembly)
 
-    def is_old(self, now: int) -> bool:
-        """Whether a chunk that comes now belongs into the next pack."""
-        return bool(self._entries) and now - self.started >= MAX_AGE_MS
-
     def finish(self, now: int) -> None:
         """No delta follows: half a surrogate pair that still waits for its other half is U+FFFD."""
         if not self._entries:
             self.started = now
-        self._release_held(now - self.started)
+        if self._held:
+            self._release_held(now - self.started)
 
     def take(self) -> AssistantChunkEvent | None:
         """The pack as event data, or None if it is empty; a new one begins."""
@@ -139,14 +136,16 @@ class ChunkPacker:
     def _add_start(self, chunk: Any, dt: int) -> None:
         if type(chunk.index) is not int or type(chunk.kind) is not str:
             raise _unfit("a block-start", chunk)
-        self._release_held(dt)
+        if self._held:
+            self._release_held(dt)
         self._push("start", chunk.index, dt, chunk.kind)
 
     def _add_end(self, chunk: Any, dt: int) -> None:
         if type(chunk.index) is not int:
             raise _unfit("a block-end", chunk)
         index, block = chunk.index, chunk.block
-        self._release_held(dt)
+        if self._held:
+            self._release_held(dt)
         assembled = self._assembly.take(index)
         if block is None:
             self._push("end", index, dt)
@@ -159,12 +158,14 @@ class ChunkPacker:
 
     def _add_usage(self, chunk: Any, dt: int) -> None:
         wire = FrozenDict(_WRITE_USAGE(chunk.usage, []))
-        self._release_held(dt)
+        if self._held:
+            self._release_held(dt)
         self._push("usage", 0, dt, wire)
 
     def _add_finish(self, chunk: Any, dt: int) -> None:
         wire = FrozenDict(_WRITE_FINISH(chunk.finish, []))
-        self._release_held(dt)
+        if self._held:
+            self._release_held(dt)
         self._push("finish", 0, dt, wire)
 
     # -- surrogates --------------------------------------------------------------------------------------
@@ -184,8 +185,6 @@ class ChunkPacker:
         return scrub(text)
 
     def _release_held(self, dt: int) -> None:
-        if not self._held:
-            return
         held, self._held = self._held, {}
         for index, (kind, _) in held.items():
             self._assembly.add(kind, index, "\ufffd")

@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dsh_core.session.event import SessionEvent
     from dsh_core.session.log import Session
 
@@ -19,8 +21,9 @@ class SessionSink(Protocol):
     def check(self, session: Session, event: SessionEvent) -> None:
         """Before the push; raising refuses the append."""
 
-    def record(self, session: Session, event: SessionEvent, encoded: bytes) -> None:
-        """Right after the push, with the event's bytes; never raises."""
+    @property
+    def record(self) -> Callable[[Session, SessionEvent, bytes], None] | None:
+        """Called right after the push, with the event's bytes; never raises. None while nobody writes."""
 
     def notify(self, session: Session, event: SessionEvent) -> None:
         """Tell observers; contains their failures."""

@@ -7,7 +7,6 @@ The live sessions of a harness.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,15 +15,12 @@ from dsh_core.errors import HarnessError, SessionExists
 from dsh_core.session.header import SessionHeader
 from dsh_core.session.ids import check_session_id
 from dsh_core.session.log import Session, SessionSink
+from dsh_core.session.stream import now_ms
 
 if TYPE_CHECKING:
     from dsh_core.session.event import SessionEvent
 
 __all__ = ["SessionStore"]
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class SessionStore:
@@ -34,7 +30,7 @@ class SessionStore:
         clock: Epoch milliseconds.
     """
 
-    def __init__(self, sink: SessionSink | None = None, *, clock: Callable[[], int] = _now) -> None:
+    def __init__(self, sink: SessionSink | None = None, *, clock: Callable[[], int] = now_ms) -> None:
         self._sink = sink
         self._clock = clock
         self._sessions: dict[str, Session] = {}

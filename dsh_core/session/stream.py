@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import Context
+from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from dsh_core.session.packing import MAX_AGE_MS, ChunkPacker
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
     from dsh_core.session.chunks import StreamChunk
     from dsh_core.session.events import AssistantChunkEvent
 
-__all__ = ["ChunkStream"]
+__all__ = ["ChunkStream", "now_ms"]
 
 _log: Final = logging.getLogger("dsh")
+
+
+def now_ms() -> int:
+    """The default clock."""
+    return time_ns() // 1_000_000
 
 
 class ChunkStream:
@@ -31,18 +37,14 @@ class ChunkStream:
         write: Takes a pack and the time of its first chunk.
     """
 
-    __slots__ = ("_clock", "_packer", "_timer", "_write")
+    __slots__ = ("_clock", "_timer", "_write", "packer")
 
     def __init__(self, clock: Callable[[], int], write: Callable[[AssistantChunkEvent, int], None]) -> None:
         self._clock = clock
         self._write = write
-        self._packer: ChunkPacker | None = None
+        self.packer: ChunkPacker | None = None
+        """What may hold something to write."""
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there may be something to write."""
-        return self._packer is not None
 
     def add(self, key: tuple[int, int, int], chunk: StreamChunk) -> None:
         """
@@ -52,12 +54,13 @@ class ChunkStream:
             key: Turn, step and attempt.
             chunk: The chunk.
         """
-        now = self._clock()
-        packer = self._packer
+        clock = self._clock
+        now = time_ns() // 1_000_000 if clock is now_ms else clock()
+        packer = self.packer
         if packer is None or packer.key != key:
             self.end()
-            packer = self._packer = ChunkPacker(*key)
-        elif packer.is_old(now):
+            packer = self.packer = ChunkPacker(*key)
+        elif now - packer.started >= MAX_AGE_MS and len(packer):
             self.write()
         if packer.add(chunk, now):
             self.write()
@@ -66,7 +69,7 @@ class ChunkStream:
 
     def write(self) -> None:
         """Write what waits; more may follow, and half a character waits for the rest of it."""
-        packer = self._packer
+        packer = self.packer
         if packer is not None:
             started = packer.started
             pack = packer.take()
@@ -75,12 +78,12 @@ class ChunkStream:
 
     def end(self) -> None:
         """Write what waits; nothing follows."""
-        packer = self._packer
+        packer = self.packer
         if packer is not None:
             packer.finish(self._clock())
             self.write()
             if not packer.unfinished:
-                self._packer = None
+                self.packer = None
 
     def forget_timer(self) -> None:
         """Nobody is told any more, so nothing has to be in time."""
@@ -98,7 +101,7 @@ class ChunkStream:
 
     def _on_time(self) -> None:
         self._timer = None
-        packer = self._packer
+        packer = self.packer
         if packer is None or not len(packer):
             return
         left = MAX_AGE_MS - (self._clock() - packer.started)

@@ -24,16 +24,17 @@ from dsh_core.session.events import (
 if TYPE_CHECKING:
     from dsh_core.session.event import Replace, SessionEvent
 
-__all__ = ["Surface", "SurfaceFold", "calls_of", "depth_of", "is_message"]
+__all__ = ["MESSAGES", "Surface", "SurfaceFold", "calls_of", "depth_of", "is_message"]
 
-_MESSAGES = frozenset(
+MESSAGES = frozenset(
     {UserMessageEvent, AssistantMessageEvent, ToolResultEvent, ContextMessageEvent, SteeringMessageEvent}
 )
+"""The classes of event data that put a message on the surface."""
 
 
 def is_message(data: object) -> bool:
     """Whether an event with these data puts a message on the surface."""
-    return type(data) in _MESSAGES
+    return type(data) in MESSAGES
 
 
 def calls_of(data: object) -> list[ToolCallBlock]:
