@@ -123,12 +123,19 @@ async def test_a_whole_turn_of_an_agent(real_model_server):
         read_paths.append(path)
         return "42 files, all fine"
 
+    @dsh.tool
+    async def shell(command: str) -> str:
+        """Run a command."""
+        return f"ran {command}"
+
     provider = ProviderConfig(
-        base_url=real_model_server, profile="llama.cpp", extra_body={"cache_prompt": False, "temperature": 0}
+        base_url=real_model_server,
+        profile="llama.cpp",
+        extra_body={"cache_prompt": False, "temperature": 0, "max_tokens": 100},
     )
     plugin = OpenAIPlugin(OpenAIConfig(providers={"real": provider}))
     config = {"model": "real/smollm2"}
-    async with dsh.open(config=config, tools=[read], plugins=[plugin], autoload=False) as chat:
+    async with dsh.open(config=config, tools=[read, shell], plugins=[plugin], autoload=False) as chat:
         result = await chat.ask("Use read with path README.md")
     assert read_paths[0] == "README.md"
     assert result.reason.kind == "completed"
