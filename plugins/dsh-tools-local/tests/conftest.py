@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from dsh_tools_local import FilesPlugin, ShellConfig, ShellPlugin
 
@@ -19,6 +20,13 @@ from dsh_core.tools import ToolContext, ToolDefinition, ToolResult
 def anyio_backend() -> str:
     """The plugins run on asyncio only."""
     return "asyncio"
+
+
+@pytest.fixture
+def children() -> Callable[[], list[psutil.Process]]:
+    """The processes that a test has started; a server that serves the whole run is none of them."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [each for each in psutil.Process().children(recursive=True) if each not in before]
 
 
 class Desk:

@@ -206,36 +206,36 @@ async def test_a_line_of_50_megabytes_is_bounded(desk: Any) -> None:
     assert len(text) < 1_000
 
 
-async def test_many_matches_are_bounded_and_the_search_ends_early(desk: Any) -> None:
+async def test_many_matches_are_bounded_and_the_search_ends_early(desk: Any, children: Any) -> None:
     """tool-8: enough is enough; nothing is left running."""
     plant(desk.cwd, {"f": "hit\n" * 1_000_000})
     lines = (await desk.text("grep", pattern="hit")).split("\n")
     assert len(lines) == 251
     assert "only the first 250 lines" in lines[-1]
     assert len((await desk.text("grep", pattern="hit", limit=3)).split("\n")) == 4
-    assert not psutil.Process().children(recursive=True)
+    assert not children()
 
 
 @pytest.mark.parametrize("engine", ["own"], indirect=True)
-async def test_a_search_without_end_is_ended(desk: Any, engine: str) -> None:
+async def test_a_search_without_end_is_ended(desk: Any, engine: str, children: Any) -> None:
     """§6: an expression that backtracks for ever takes neither the loop nor the process along."""
     plant(desk.cwd, {"f": "a" * 200 + "!\n"})
     desk.add(FilesPlugin(FilesConfig(search_timeout=0.7)))
     assert "took too long" in await desk.text("grep", pattern=r"^(a+)+$")
-    assert not psutil.Process().children(recursive=True)
+    assert not children()
 
 
 @pytest.mark.parametrize("engine", ["own"], indirect=True)
-async def test_a_cancelled_search_leaves_nothing_running(desk: Any, engine: str) -> None:
+async def test_a_cancelled_search_leaves_nothing_running(desk: Any, engine: str, children: Any) -> None:
     """§6: cancel ends the search at once."""
     plant(desk.cwd, {"f": "a" * 200 + "!\n"})
     task = asyncio.create_task(desk.call("grep", pattern=r"^(a+)+$"))
-    while not psutil.Process().children():
+    while not children():
         await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not psutil.Process().children(recursive=True)
+    assert not children()
 
 
 async def test_links_to_directories_are_not_followed(desk: Any) -> None:

@@ -7,7 +7,6 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from dsh_tools_local import FilesPlugin, InstructionsPlugin, ShellConfig, ShellPlugin
 
@@ -36,10 +35,6 @@ def harness(*script: Any) -> Harness:
 
 def results(session: Session) -> list[ToolResultEvent]:
     return [event.data for event in session.events if isinstance(event.data, ToolResultEvent)]
-
-
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
 
 
 def test_the_package_offers_its_plugins_by_entry_points() -> None:
@@ -80,7 +75,7 @@ async def test_a_turn_with_every_tool(places: Path) -> None:
     assert "+3" in found[1].meta["diff"]
 
 
-async def test_cancel_ends_the_tree_and_keeps_the_text_so_far(places: Path) -> None:
+async def test_cancel_ends_the_tree_and_keeps_the_text_so_far(places: Path, children: Any) -> None:
     """tool-3, run-3, L-10: one result, with what was printed; the next turn works; nothing is left."""
     stubborn = "trap '' TERM; echo progress; touch started; while :; do sleep 0.1; done"
     async with harness(call("bash", command=stubborn), text("again")) as h:
@@ -99,7 +94,7 @@ async def test_cancel_ends_the_tree_and_keeps_the_text_so_far(places: Path) -> N
             assert str(await handle.agent.send("go on")) == "again"
 
 
-async def test_background_tasks_end_with_their_agent(places: Path) -> None:
+async def test_background_tasks_end_with_their_agent(places: Path, children: Any) -> None:
     """§6: owned by the session, ended on dispose."""
     script = [call("bash", command="sleep 60", background=True), call("bash", command="setsid sleep 60 &"), text("ok")]
     async with harness(*script) as h:
@@ -129,7 +124,7 @@ async def test_the_end_of_a_background_task_is_told_with_the_next_request(places
             assert handle.agent.status == "idle"
 
 
-async def test_unloading_takes_the_tools_and_the_processes_along(places: Path) -> None:
+async def test_unloading_takes_the_tools_and_the_processes_along(places: Path, children: Any) -> None:
     """H-7: unloading undoes every registration; a running command is ended and answered."""
     script = [call("bash", command="touch started; sleep 60"), text("went on")]
     async with harness(*script) as h:
