@@ -16,6 +16,7 @@ import attrs
 from dsh_core._discovery import Candidate, autoload_switched_off, build, installed
 from dsh_core._failures import blame, describe
 from dsh_core._loading import PluginInfo, PluginState
+from dsh_core._plans import BUILT_IN
 from dsh_core._selection import Selected, select
 from dsh_core.errors import PluginError
 
@@ -28,7 +29,6 @@ _log: Final = logging.getLogger("dsh")
 
 CONFIGURED: Final = 1
 BY_NAME: Final = 2
-BUILT_IN: Final = 5
 
 
 @attrs.frozen(eq=False)

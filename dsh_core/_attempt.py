@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from dsh_core._secrets import looks_like_secret_name, looks_like_secret_text
 from dsh_core.content import Finish, GenerateRequest, Message, ToolSchema
 from dsh_core.errors import HarnessError, HookError, LlmError, StorageError
-from dsh_core._secrets import looks_like_secret_name, looks_like_secret_text
 from dsh_core.llm.assembler import BlockAssembler
 from dsh_core.session.events import RequestHeaderEvent, RequestRetryEvent
 
@@ -95,7 +96,9 @@ async def _prepare(
     run: TurnRun, step: int, attempt: int, system: str | None, tools: tuple[ToolSchema, ...]
 ) -> GenerateRequest:
     base = _base_request(run, step, attempt, system, tools)
-    request = await _decided(run, base)
+    request = await run.hooks.agent_request(agent=run.agent, turn=run.turn, step=step, request=base)
+    if request is not base:
+        request = _decided(base, request)
     if request is not base or not request.provider:
         provider, model = run.harness.llm.resolve(_address(request))
         if (provider, model) != (request.provider, request.model):
@@ -141,10 +144,8 @@ def _preferred(run: TurnRun) -> tuple[str, str]:
         return "", address
 
 
-async def _decided(run: TurnRun, base: GenerateRequest) -> GenerateRequest:
-    request = await run.hooks.agent_request(agent=run.agent, turn=run.turn, step=base.step, request=base)
-    if request is base:
-        return base
+def _decided(base: GenerateRequest, request: GenerateRequest) -> GenerateRequest:
+    """What plugins made of the request, with what they cannot change."""
     if request.messages is not base.messages and request.messages != base.messages:
         raise HookError(
             "agent_request: a plugin changed request.messages, which is the log's projection; append an event "
@@ -259,13 +260,14 @@ async def _send(run: TurnRun, request: GenerateRequest) -> Answer:
 async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssembler) -> None:
     session, turn, step, attempt = run.session, run.turn, request.step, request.attempt
     observed = run.hooks.wants("agent_stream_chunk", session.id)
-    watchers = run.agent.watchers
+    watchers, outcome = run.agent.watchers, run.outcome
     push, append = assembler.push, session.append_chunk
     stream: AsyncIterator[StreamChunk] | None = None
+    read_out = False
     try:
         stream = run.harness.llm.stream(request)
         async for chunk in stream:
-            if run.stopped:
+            if outcome.stop is not None or run.closed:
                 run.check()
             append(turn, step, attempt, chunk)
             push(chunk)
@@ -273,6 +275,7 @@ async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssemble
                 run.hooks.agent_stream_chunk(agent=run.agent, turn=turn, step=step, chunk=chunk)
             for watch in watchers:
                 watch(chunk)
+        read_out = type(stream) is AsyncGeneratorType  # such a one has closed itself
     except (LlmError, HookError):
         raise
     except asyncio.CancelledError as error:
@@ -284,7 +287,8 @@ async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssemble
             "UNKNOWN", f"the adapter of {request.provider!r} failed with {type(error).__name__}: {error}"
         ) from error
     finally:
-        await _close(stream)
+        if not read_out:
+            await _close(stream)
 
 
 async def _close(stream: object) -> None:
@@ -309,6 +313,6 @@ def _accepted(assembler: BlockAssembler) -> Finish:
         raise LlmError(finish.code or "ABORTED", finish.message or "the model's stream was aborted")
     if finish.kind == "content-filter":
         raise LlmError("CONTENT_FILTER", finish.message or "the provider's content filter stopped the answer")
-    if not assembler.has_output and assembler.usage is None:
+    if assembler.usage is None and not assembler.has_output:
         raise LlmError("EMPTY_RESPONSE", "the model answered with nothing, not even usage")
     return finish

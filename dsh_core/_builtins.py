@@ -13,6 +13,8 @@ from dsh_core.llm.retry import RetryPlugin
 from dsh_core.prompt import IdentityPlugin
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from dsh_core.harness import Harness
     from dsh_core.session.log import Session
 
@@ -28,10 +30,10 @@ class WriteBehind:
         self._harness = harness
 
     @hookimpl
-    async def session_flush(self, session: Session, barrier: str) -> None:
-        """Wait until everything logged so far is written (L-16)."""
-        if self._harness.writer is not None:
-            await self._harness.writer.flush(session, barrier)
+    def session_flush(self, session: Session, barrier: str) -> Awaitable[None] | None:
+        """Wait until everything logged so far is written (L-16), if there is anything."""
+        writer = self._harness.writer
+        return None if writer is None else writer.begin_flush(session, barrier)
 
 
 def builtin_plugins(harness: Harness) -> list[tuple[str, object]]:

@@ -24,6 +24,8 @@ def offered_names(
     registry: ToolRegistry, allowed: tuple[str, ...] | None, schemas: Iterable[ToolSchema]
 ) -> frozenset[str]:
     """Names of the tools that were on offer in a request, given its schemas."""
+    if schemas is registry.wire_schemas(allowed):  # nobody narrowed the request, and nothing has changed since
+        return registry.offered_names(allowed)
     sent = {schema.name for schema in schemas}
     return frozenset(tool.name for tool in registry.offered(allowed) if wire_name(tool.name) in sent)
 

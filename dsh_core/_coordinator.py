@@ -9,7 +9,7 @@ task writes for all sessions; an idle session costs an empty list.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
@@ -128,15 +128,26 @@ class PersistenceCoordinator:
         Raises:
             StorageError: The store failed; everything unwritten is kept for the next attempt.
         """
+        flushing = self.begin_flush(session, barrier)
+        if flushing is not None:
+            await flushing
+
+    def begin_flush(self, session: Session, barrier: str) -> Awaitable[None] | None:
+        """`flush` to be awaited, or None where nothing is to be done."""
         live = self._live.get(session.id)
         if live is None:
-            return
+            return None
+        if live.buffer or live.lock.locked() or (live.unsynced and self._syncs_at(barrier)):
+            return self._flush(live, barrier)
+        return None
+
+    async def _flush(self, live: _Live, barrier: str) -> None:
         if live.buffer or live.lock.locked():
             await self._write(live)
         if live.unsynced and self._syncs_at(barrier):
             live.unsynced = False
             try:
-                await self.backend.sync(session.id)
+                await self.backend.sync(live.session.id)
             except BaseException:
                 live.unsynced = True
                 raise

@@ -48,11 +48,29 @@ async def transform(plan: Plan, args: list[Any]) -> tuple[Any, str | None]:
         HookError: A plugin failed.
     """
     chain = _Chain(plan, args)
-    try:
-        if plan.wrappers:
-            value = await inside_wrappers(plan.wrappers, args, chain.run, chain.accept, args[chain.index])
+    if plan.wrappers:
+        return await _transform_in_wrappers(plan, chain)
+    index, ends = chain.index, plan.spec.ends
+    for step in plan.steps:  # as `_Chain.run`, written out: this is the usual case, several times a step
+        try:
+            result = begin(step, args)
+            if type(result) is Pending:
+                result = await result
+            if result is not None:
+                args[index] = chain.accept(args[index], result, step.plugin)
+        except BaseException as error:  # noqa: BLE001 - handed on
+            failed = blame(error, step.plugin)
         else:
-            value = await chain.run()
+            if result is not None and ends is not None and isinstance(result, ends):
+                break
+            continue
+        raise at_the_edge(failed, plan.spec.name)
+    return args[index], chain.changed_by
+
+
+async def _transform_in_wrappers(plan: Plan, chain: _Chain) -> tuple[Any, str | None]:
+    try:
+        value = await inside_wrappers(plan.wrappers, chain.args, chain.run, chain.accept, chain.args[chain.index])
         return value, chain.changed_by
     except Failed as error:
         failed = error
@@ -133,14 +151,18 @@ async def drain(plan: Plan, args: Sequence[Any]) -> None:
         ExceptionGroup: A `HookError` for each plugin that failed, in call order.
     """
     failures: list[Failed] = []
-    await _run_all(plan, args, failures.append)
+    if plan.wrappers:
+        await _run_all(plan, args, failures.append)
+    elif (ended := await _each(plan, args, failures.append)) is not None:
+        raise at_the_edge(ended, plan.spec.name)
     if failures:
         name = plan.spec.name
         errors = [error for each in failures if isinstance(error := at_the_edge(each, name), Exception)]
         raise ExceptionGroup(f"hook {name!r} failed in {len(errors)} of its implementations", errors)
 
 
-async def _each(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], None] | None) -> None:
+async def _each(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], None] | None) -> Failed | None:
+    """Run the implementations; returns the failure that ended it, if one did."""
     for step in plan.steps:
         try:
             result = begin(step, args)
@@ -153,20 +175,29 @@ async def _each(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], Non
         else:
             continue
         if failed.plugin is None or contain is None:
-            raise failed
+            return failed
         contain(failed)
+    return None
 
 
 async def _run_all(plan: Plan, args: Sequence[Any], contain: Callable[[Failed], None] | None) -> None:
     """Run a chain whose implementations return nothing; without `contain` the first failure ends it."""
-    try:
-        if not plan.wrappers:
-            await _each(plan, args, contain)
-        else:
-            await inside_wrappers(plan.wrappers, args, lambda: _each(plan, args, contain), _nothing)
+
+    async def chain() -> None:
+        ended = await _each(plan, args, contain)
+        if ended is not None:
+            raise ended
+
+    failed: Failed | None = None
+    if not plan.wrappers:
+        failed = await _each(plan, args, contain)
+    else:
+        try:
+            await inside_wrappers(plan.wrappers, args, chain, _nothing)
+        except Failed as error:
+            failed = error
+    if failed is None:
         return
-    except Failed as error:
-        failed = error
     if failed.plugin is None or contain is None:
         raise at_the_edge(failed, plan.spec.name)
     contain(failed)

@@ -42,14 +42,22 @@ class GateOutcome:
 async def gate(plan: Plan, args: Sequence[Any]) -> GateOutcome:
     """Ask every gate, wrappers included; a failure of one is its `Deny`."""
     asked = _Gates(plan, args)
-    asked.open()
+    if plan.wrappers:
+        asked.open()
     try:
         for step in plan.steps:
-            await asked.ask(step)
+            try:
+                decision = begin(step, args)
+                if type(decision) is Pending:
+                    decision = await decision
+                asked.take(step.plugin, decision)
+            except BaseException as error:  # noqa: BLE001 - handed on
+                asked.denies(step, error)
     except BaseException as error:
         asked.abandon(error)
         raise
-    asked.close()
+    if asked.opened:
+        asked.close()
     return GateOutcome(asked.decision, tuple(asked.opinions))
 
 
@@ -70,18 +78,16 @@ class _Gates:
             try:
                 self.opened.append((step, open_one(step, self.args)))
             except BaseException as error:  # noqa: BLE001 - handed on
-                self._denies(step, error)
+                self.denies(step, error)
 
-    async def ask(self, step: Step) -> None:
-        try:
-            decision = begin(step, self.args)
-            if type(decision) is Pending:
-                decision = await decision
-            self._check(decision)
-        except BaseException as error:  # noqa: BLE001 - handed on
-            self._denies(step, error)
+    def take(self, plugin: str, decision: Any) -> None:
+        """Note an opinion; raises for what is none."""
+        if type(decision) is Allow and decision.arguments is None and self.decision is None:
+            self.opinions.append((plugin, decision))  # what nearly every gate says of nearly every call
+            self.decision = decision
         else:
-            self._add(step.plugin, decision)
+            self._check(decision)
+            self._add(plugin, decision)
 
     def close(self) -> None:
         """A wrapper is given the decision so far; what it makes of it can only tighten."""
@@ -90,7 +96,7 @@ class _Gates:
                 decision = close_one(step, generator, self.decision, None)
                 self._check(decision)
             except BaseException as error:  # noqa: BLE001 - handed on
-                self._denies(step, error)
+                self.denies(step, error)
             else:
                 if decision is not self.decision:
                     self._add(step.plugin, decision)
@@ -114,7 +120,7 @@ class _Gates:
             self.opinions.append((plugin, decision))
             self.decision = join(self.decision, decision)
 
-    def _denies(self, step: Step, error: BaseException) -> None:
+    def denies(self, step: Step, error: BaseException) -> None:
         if blame(error, step.plugin).plugin is None:
             raise error
         self.plan.failed(step.plugin, error, self.args)

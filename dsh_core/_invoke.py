@@ -42,6 +42,8 @@ class Step:
         owner: The plugin as owner of what is registered meanwhile.
         is_async: A coroutine function.
         limit: Seconds it may take once it has suspended, or None.
+        plain: A plain function of the core itself: it registers nothing and keeps nobody waiting, so that it is
+            called without the bookkeeping.
     """
 
     fn: Callable[..., Any]
@@ -50,6 +52,7 @@ class Step:
     owner: Owner | None
     is_async: bool = False
     limit: float | None = None
+    plain: bool = False
 
 
 def is_awaitable(value: object) -> bool:
@@ -64,6 +67,9 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
     Returns:
         Its result, or a `Pending` to await.
     """
+    if step.plain:
+        result = step.fn(*args)
+        return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result
     before = acting.get()
     acting.set(step.owner)
     started = perf_counter()

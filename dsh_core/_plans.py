@@ -10,7 +10,7 @@ test compares the two.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 import pluggy
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from dsh_core._hookcheck import Found
     from dsh_core._ownership import Owner
 
-__all__ = ["GATE_SECONDS", "Implementation", "Plan", "PlanMaker", "Registered"]
+__all__ = ["BUILT_IN", "GATE_SECONDS", "Implementation", "Plan", "PlanMaker", "Registered"]
+
+BUILT_IN: Final = 5
+"""The group of H-2 of the core's own plugins."""
 
 GATE_SECONDS = 30.0
 """Time limit of a coroutine gate where none is configured (H-4)."""
@@ -209,13 +212,14 @@ class PlanMaker:
     def _step(self, spec: Spec, impl: pluggy.HookImpl, registered: Registered) -> Step:
         function: Callable[..., Any] = impl.function
         is_async = _is_coroutine(function)
+        plain = registered.place[0] == BUILT_IN and not is_async
         limit = self._limit(spec, is_async)
-        if limit is not None and not is_async and not impl.wrapper and self._timeout is not None:
+        if limit is not None and not (is_async or plain) and not impl.wrapper and self._timeout is not None:
             function, is_async = in_thread(function, f"dsh-{spec.name}-{registered.name}"), True
         function, pick = _by_position(function, impl.argnames, impl.kwargnames, spec.arguments)
         if self.tracers:
             function = traced(function, spec.name, registered.name, self._emit, wrapper=bool(impl.wrapper))
-        return Step(_taking(function, pick), spec.name, registered.name, registered.owner, is_async, limit)
+        return Step(_taking(function, pick), spec.name, registered.name, registered.owner, is_async, limit, plain)
 
     def _limit(self, spec: Spec, is_async: bool) -> float | None:
         """Around hooks take as long as what they wrap, and people as long as they like."""

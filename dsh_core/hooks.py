@@ -7,7 +7,7 @@ are awaited. Where nobody implements a hook, a call costs one look-up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -189,7 +189,7 @@ class Hooks(HookTable):
     async def tools_pre_execute(self, *, agent: Agent, call: PendingCall) -> GateOutcome:
         """May the call run? Never raises for a plugin's failure: that is its `Deny`."""
         plan = self._scoped.get(agent.id, self._shared)["tools_pre_execute"]
-        return GateOutcome(None) if plan is None else await gate(plan, (agent, call))
+        return _NO_OPINION if plan is None else await gate(plan, (agent, call))
 
     async def approval_request(
         self, *, agent: Agent, approval: Approval, may_grant: Callable[[str], bool] | None = None
@@ -232,8 +232,8 @@ class Hooks(HookTable):
         """What becomes of the result? Contexts name their source."""
         plan = self._scoped.get(agent.id, self._shared)["tools_post_execute"]
         if plan is None:
-            return ResultAccept()
-        decision: ResultDecision = (await transform(plan, [agent, call, result, ResultAccept()]))[0]
+            return _ACCEPTED
+        decision: ResultDecision = (await transform(plan, [agent, call, result, _ACCEPTED]))[0]
         return decision
 
     # -- model and prompt --------------------------------------------------------------------------------
@@ -300,6 +300,10 @@ class Hooks(HookTable):
         plan = self._scoped.get(session.id, self._shared)["session_flush"]
         if plan is not None:
             await drain(plan, (session, barrier))
+
+
+_ACCEPTED: Final = ResultAccept()
+_NO_OPINION: Final = GateOutcome(None)
 
 
 @attrs.frozen

@@ -76,6 +76,9 @@ class _Source:
     origin: str = "dsh itself"
 
 
+_Values: TypeAlias = list[tuple[_Source, str | None]]
+
+
 class SystemPrompt:
     """
     The system prompt of a harness.
@@ -131,20 +134,13 @@ class SystemPrompt:
             HarnessError: A section or variable could not be made; it is named (`PROMPT`).
             HookError: A plugin failed in the hook.
         """
-        parts = await self._parts(agent)
+        variables = await _values("variable", self._variables, agent)
+        texts = await _values("section", self._sections, agent)
+        parts = (variables, texts, self._tools.wire_schemas(agent.options.tools))
         last = self._last.get(agent.session)
         if last is None or last[0] != parts:  # mostly nothing changed since the step before
-            sections, variables, tools = parts
-            assembly = PromptAssembly(sections, MappingProxyType(variables), tools)
-            last = self._last[agent.session] = (parts, assembly)
+            last = self._last[agent.session] = (parts, _assembled(*parts))
         return await self._hooks.system_prompt_assemble(agent=agent, assembly=last[1])
-
-    async def _parts(self, agent: Agent) -> tuple[Any, ...]:
-        variables = {source.name: value for source, value in await _values("variable", self._variables, agent)}
-        texts = await _values("section", self._sections, agent)
-        sections = [PromptSection(source.name, source.order, text) for source, text in texts if text]
-        sections.sort(key=_order)
-        return tuple(sections), variables, self._tools.wire_schemas(agent.options.tools)
 
     def render(self, assembly: PromptAssembly) -> str:
         """
@@ -159,6 +155,12 @@ class SystemPrompt:
         rendered = "\n\n".join(text for text in texts if text.strip())
         self._rendered = (assembly, rendered)
         return rendered
+
+
+def _assembled(variables: _Values, texts: _Values, tools: tuple[ToolSchema, ...]) -> PromptAssembly:
+    sections = [PromptSection(source.name, source.order, text) for source, text in texts if text]
+    sections.sort(key=_order)
+    return PromptAssembly(sections, MappingProxyType({source.name: value for source, value in variables}), tools)
 
 
 def _order(section: PromptSection) -> int:
@@ -182,25 +184,22 @@ def _add(what: str, table: dict[str, _Source], source: _Source) -> Registration:
     return own(lambda: table.pop(source.name, None))
 
 
-async def _values(what: str, table: Mapping[str, _Source], agent: Agent) -> list[tuple[_Source, str | None]]:
+async def _values(what: str, table: Mapping[str, _Source], agent: Agent) -> _Values:
     """What each source gives for an agent."""
-    values = []
+    values: _Values = []
     for source in list(table.values()):
-        text = source.text
-        values.append((source, text if isinstance(text, str) else await _made(what, source, text, agent)))
+        value: Any = source.text
+        if not isinstance(value, str):
+            try:
+                value = value(agent)
+                if value is not None and type(value) is not str and inspect.isawaitable(value):
+                    value = await value
+            except Exception as error:
+                raise _failed(what, source, f"failed: {type(error).__name__}: {error}") from error
+            if value is not None and not isinstance(value, str):
+                raise _failed(what, source, f"gave {type(value).__name__!r}; it has to be text or None")
+        values.append((source, value))
     return values
-
-
-async def _made(what: str, source: _Source, provider: Provider, agent: Agent) -> str | None:
-    try:
-        value: Any = provider(agent)
-        if value is not None and type(value) is not str and inspect.isawaitable(value):
-            value = await value
-    except Exception as error:
-        raise _failed(what, source, f"failed: {type(error).__name__}: {error}") from error
-    if value is not None and not isinstance(value, str):
-        raise _failed(what, source, f"gave {type(value).__name__!r}; it has to be text or None")
-    return value
 
 
 def _failed(what: str, source: _Source, how: str) -> HarnessError:

@@ -66,14 +66,14 @@ class BlockAssembler:
 
     def _push_other(self, chunk: StreamChunk) -> None:
         match chunk:
+            case BlockStart():
+                if chunk.index not in self._parts:
+                    self._parts[chunk.index] = _Part(chunk.kind)
             case ToolCallDelta():
                 part = self._add(chunk.index, _CALL, chunk.arguments)
                 if not part.ended:
                     part.id = part.id or chunk.id or ""
                     part.name = part.name or chunk.name or ""
-            case BlockStart():
-                if chunk.index not in self._parts:
-                    self._parts[chunk.index] = _Part(chunk.kind)
             case BlockEnd():
                 self._end(chunk)
             case UsageChunk():
@@ -115,8 +115,12 @@ class BlockAssembler:
         return Message("assistant", self._blocks())
 
     def _blocks(self) -> tuple[Block, ...]:
-        made = (part.block() for part in self._parts.values())
-        return tuple(block for block in made if block is not None)
+        blocks = []
+        for part in self._parts.values():
+            block = part.block()
+            if block is not None:
+                blocks.append(block)
+        return tuple(blocks)
 
     @property
     def has_output(self) -> bool:

@@ -49,11 +49,10 @@ async def run_body(hooks: Hooks, agent: Agent, call: PendingCall, *, context: To
             comes back all the same gives its result.
     """
 
-    async def body() -> ToolResult:
-        return await _run(call, context)
-
     try:
-        return await hooks.tools_execute(agent=agent, call=call, body=body)
+        if not hooks.wants("tools_execute", agent.id):
+            return await _run(call, context)
+        return await hooks.tools_execute(agent=agent, call=call, body=lambda: _run(call, context))
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
             context.cancelled.set()
@@ -80,7 +79,7 @@ async def _run(call: PendingCall, context: ToolContext) -> ToolResult:
         result = _unloaded(flight) if flight is not None and flight.ended_by is error else failure(error)
     else:
         result = as_result(value, call.name)
-    return fit(result, call.definition)
+    return result if call.definition.max_output is None else fit(result, call.definition)
 
 
 class _Flight(InFlight):
@@ -114,6 +113,9 @@ async def _owned(flight: _Flight, call: PendingCall, context: ToolContext) -> An
 
 async def _execute(call: PendingCall, context: ToolContext) -> Any:
     definition = call.definition
+    execute = definition.execute
+    if type(execute) is FunctionBody and execute.is_coroutine and definition.timeout is None:  # the usual tool
+        return await execute(call.arguments, context)
     if definition.thread and not _is_coroutine(definition):
         value = await run_in_thread(
             definition.execute,
@@ -126,7 +128,7 @@ async def _execute(call: PendingCall, context: ToolContext) -> Any:
     elif definition.timeout is not None:
         return await _limited(call, definition.timeout, context)
     else:
-        value = definition.execute(_arguments_of(call), context)
+        value = execute(_arguments_of(call), context)
     return await value if inspect.isawaitable(value) else value
 
 

@@ -75,9 +75,12 @@ async def judge(
         What to do, with the call in its final form.
     """
     first = await hooks.tools_pre_execute(agent=agent, call=call)
-    if first.decision is None:
+    decision = first.decision
+    if decision is None:
         return _by_default(registry, call)
-    if isinstance(first.decision, Deny):
+    if type(decision) is Allow and decision.arguments is None:
+        return Verdict("run", call)  # the strictest opinion is this, so nobody asks, denies or rewrites
+    if isinstance(decision, Deny):
         return _denied(call, first)
     rewrites = _rewrites(first, call)
     if not rewrites:

@@ -75,6 +75,7 @@ class ToolRegistry:
         self._by_wire: dict[str, str] = {}
         self._offers: dict[tuple[str, ...] | None, tuple[RegisteredTool, ...]] = {}
         self._schemas: dict[tuple[str, ...] | None, tuple[ToolSchema, ...]] = {}
+        self._offered_names: dict[tuple[str, ...] | None, frozenset[str]] = {}
         self._warned: set[object] = set()
         self.generation = 0
         """Grows with every registration and every undoing of one."""
@@ -132,6 +133,7 @@ class ToolRegistry:
         self.generation += 1
         self._offers.clear()
         self._schemas.clear()
+        self._offered_names.clear()
 
     # -- looking up --------------------------------------------------------------------------------------
 
@@ -184,6 +186,14 @@ class ToolRegistry:
         found = self._schemas.get(key)
         if found is None:
             found = self._schemas[key] = tuple(entry.schema for entry in self._offer(key))
+        return found
+
+    def offered_names(self, names: Names = None) -> frozenset[str]:
+        """The tools' own names of what `offered` gives without a limit."""
+        key = _key(names)
+        found = self._offered_names.get(key)
+        if found is None:
+            found = self._offered_names[key] = frozenset(entry.definition.name for entry in self._offer(key))
         return found
 
     def schemas(self) -> tuple[ToolSchema, ...]:

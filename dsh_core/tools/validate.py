@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dsh_core.session._json import FrozenDict
 from dsh_core.tools.arguments import CallArguments, InvalidArguments, freeze_arguments, parse_arguments
 from dsh_core.tools.function import FunctionBody
 from dsh_core.tools.repair import unwrap_json_text
@@ -61,7 +62,7 @@ def check_arguments(definition: ToolDefinition, value: Any) -> CallArguments:
         InvalidArguments: With all violations.
         BrokenSchema: The tool's schema is unusable.
     """
-    frozen = freeze_arguments(value)
+    frozen = value if type(value) is FrozenDict else freeze_arguments(value)
     accepted, problems = _check(definition, frozen)
     if accepted is None:
         repaired = unwrap_json_text(frozen, definition.parameters)
