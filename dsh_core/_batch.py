@@ -76,11 +76,17 @@ class Batch:
             for block in self._calls:
                 taken.append(await self._take_up(block))
                 self._run.check()
-            for parallel, group in itertools.groupby(taken, key=lambda one: one.parallel):
-                await self._run_group(list(group), parallel)
+            if len(taken) == 1:
+                await self._run_one(taken[0])
                 self._run.check()
+            else:
+                for parallel, group in itertools.groupby(taken, key=lambda one: one.parallel):
+                    await self._run_group(list(group), parallel)
+                    self._run.check()
         finally:
-            await _settle([one.question for one in taken if one.question is not None])
+            questions = [one.question for one in taken if one.question is not None]
+            if questions:
+                await _settle(questions)
         return [context for one in taken for context in one.contexts]
 
     # -- before the bodies -------------------------------------------------------------------------------
@@ -133,7 +139,7 @@ class Batch:
                 await self._run_body(one)
 
     async def _run_one(self, one: _Taken) -> None:
-        if await self._answered(one):
+        if not one.refused and (one.question is None or await self._answered(one)):
             self._run.check()
             await self._run_body(one)
 
@@ -158,11 +164,9 @@ class Batch:
             run.check()
         run.calls[call.call_id] = "running"
         result = await pipeline.run_body(run.hooks, run.agent, call, context=self._context(call))
-        # A body that swallowed the cancellation and still came back in time is logged as what it is.
-        if run.stopped:
-            run.log_result(self._step, call.call_id, result)
-        else:
-            await self._finish(one, result)
+        # Also of a body that swallowed the cancellation and came back in time: no result gets past the plugins
+        # that judge results, since what they withhold must not reach the log by way of a cancel.
+        await self._finish(one, result)
 
     def _context(self, call: PendingCall) -> ToolContext:
         run = self._run

@@ -327,6 +327,23 @@ async def test_when_idle_of_a_disposed_agent_waits_for_the_driver():
         await lab.agent.when_idle()
 
 
+async def test_when_idle_of_an_idle_agent_that_is_being_disposed_waits_for_its_driver():
+    """A-4: after dispose it means that the driver has exited."""
+    async with running() as lab:
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(lab.handle.dispose())
+        while True:
+            try:
+                lab.agent.inject("x")
+            except AgentDisposed:
+                break
+            await asyncio.sleep(0)
+        assert lab.agent.status == "idle"
+        await lab.agent.when_idle()
+        assert lab.agent.status == "disposed"
+        await closing
+
+
 async def test_no_idle_is_announced_between_turns_nor_on_the_way_out():
     """A-4: back-to-back turns are one stretch of running; a dispose goes straight to disposed."""
     moment = Moment()
@@ -520,15 +537,24 @@ async def test_a_taken_id_is_refused_before_anything_is_created():
 
 
 async def test_an_id_is_free_again_only_when_the_agent_is_gone():
-    """A-5: a creation during the teardown is refused, and harms nobody."""
-    store = Store()
+    """A-5: whoever wants it during the teardown is refused, and harms nobody."""
+    store, moment = Store(), Moment()
+    release = store.backend.release
+
+    async def slowly(session_id):
+        await moment.here()
+        await release(session_id)
+
+    store.backend.release = slowly
     async with running(plugins=[store]) as lab:
         lab.agent.inject("stored")
         closing = asyncio.ensure_future(lab.handle.dispose())
-        while not closing.done():
-            with pytest.raises(SessionExists):
-                await lab.harness.agents.create("a")
-            await asyncio.sleep(0)
+        await moment.reached.wait()
+        for make in (lab.harness.agents.create, lab.harness.agents.resume):
+            with pytest.raises(SessionExists, match="is live in this harness"):
+                await make("a")
+        moment.go.set()
+        await closing
         handle = await lab.harness.agents.resume("a")
         await handle.dispose()
 
@@ -710,6 +736,8 @@ async def test_a_child_that_is_made_while_its_parent_goes_goes_too():
         try:
             await moment.here()
         finally:
+            for _ in range(5):  # until the disposal has begun to wait for this turn
+                await asyncio.sleep(0)
             made.append(await child_of(lab, "late", lab.agent))
         return "made"
 

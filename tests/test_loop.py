@@ -78,11 +78,6 @@ def call_chunks(name, arguments, finish="tool-calls", call_id="c1", before=()):
     ]
 
 
-def boom(*_, **__):
-    """Fail."""
-    raise RuntimeError("boom")
-
-
 # -- L-1, L-2: prompts -----------------------------------------------------------------------------------
 
 
@@ -349,6 +344,18 @@ async def test_a_recorded_stop_wins_over_a_failure():
         result = await lab.agent.send("hi")
         assert (result.reason.kind, result.reason.reason) == ("aborted", "first")
         assert [end.reason.kind for end in lab.of(TurnEndEvent)] == ["aborted"]
+
+
+async def test_a_stop_that_is_recorded_behind_a_failure_wins_too():
+    """L-3: the order of the two does not matter while the turn is open."""
+    hooks = [plugin(agent_pre_step=_boom_plainly), plugin(agent_error=lambda agent: agent.cancel("second"))]
+    async with running(plugins=hooks) as lab:
+        result = await lab.agent.send("hi")
+        assert (result.reason.kind, result.reason.reason) == ("aborted", "second")
+
+
+def _boom_plainly():
+    raise RuntimeError("boom")
 
 
 async def test_a_hook_that_raises_cancelled_error_is_an_ordinary_failure():

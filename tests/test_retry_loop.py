@@ -120,6 +120,19 @@ async def test_cancel_beats_retry():
         assert lab.of(RequestRetryEvent) == []
 
 
+async def test_a_failure_behind_a_cancel_is_not_offered():
+    """L-4: the turn is over; nobody is asked about its request."""
+    asked = []
+
+    def cancels(chunk):
+        lab.agent.cancel("stop")
+
+    hooks = [plugin(agent_stream_chunk=cancels), plugin(agent_request_error=lambda error: asked.append(error))]
+    async with running(fail("SERVER", after=spoken("x")[:1]), plugins=hooks, config=OFF) as lab:
+        assert (await lab.agent.send("hi")).reason.kind == "aborted"
+        assert asked == []
+
+
 async def test_a_cancel_ends_the_wait_for_the_next_attempt():
     """L-4, llm-15: at once."""
     moment = Moment()

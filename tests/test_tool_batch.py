@@ -198,6 +198,31 @@ async def test_a_body_that_swallows_the_cancellation_keeps_its_result():
         assert (codes(lab), texts_of(lab)) == ([None], ["half of it is done"])
 
 
+async def test_a_result_of_a_cancelled_turn_is_judged_too():
+    """§8, L-10: a cancel is no way round a plugin that withholds results."""
+    moment = Moment()
+
+    @tool
+    async def stubborn() -> str:
+        """Ignore it."""
+        try:
+            await moment.here()
+        except asyncio.CancelledError:
+            return "the password"
+        return "all of it"
+
+    async def withhold():
+        await asyncio.sleep(0)
+        return ResultReject("withheld")
+
+    async with running(call("stubborn"), tools=[stubborn], plugins=[plugin(tools_post_execute=withhold)]) as lab:
+        receipt = lab.agent.send("go")
+        await moment.reached.wait()
+        lab.agent.cancel()
+        assert (await receipt).reason.kind == "aborted"
+        assert texts_of(lab) == ["withheld"]
+
+
 async def test_a_result_that_comes_late_is_dropped(caplog):
     """L-10, A-7: a body that ignores everything is given up, named, and its result thrown away."""
     moment = Moment()
