@@ -205,7 +205,8 @@ class HookTable:
 
     def wants(self, name: str, scope_id: str | None = None) -> bool:
         """Whether anybody implements a hook, for the agent or session of this id."""
-        return self._plan(name, scope_id) is not None
+        plans = self._scoped.get(scope_id, self._shared) if scope_id is not None else self._shared
+        return plans[name] is not None
 
     def implementations(self, name: str, agent_id: str | None = None) -> list[Implementation]:
         """

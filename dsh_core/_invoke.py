@@ -35,7 +35,7 @@ class Step:
     One implementation in a plan.
 
     Args:
-        fn: The function, bound.
+        fn: The function, bound, to be called with all arguments of the hook.
         pick: Positions of the arguments it takes, or None for all of them in order.
         hook: Name of the hook.
         plugin: Name of the plugin.
@@ -44,6 +44,8 @@ class Step:
         limit: Seconds it may take once it has suspended, or None.
         plain: A plain function of the core itself: it registers nothing and keeps nobody waiting, so that it is
             called without the bookkeeping.
+        bare: The function behind `fn`, to be called with what `pick` takes out of the arguments.
+        pick: See `bare`; None where the function takes them all.
     """
 
     fn: Callable[..., Any]
@@ -53,6 +55,8 @@ class Step:
     is_async: bool = False
     limit: float | None = None
     plain: bool = False
+    bare: Callable[..., Any] | None = None
+    pick: Callable[[Any], Sequence[Any]] | None = None
 
 
 def is_awaitable(value: object) -> bool:
@@ -67,14 +71,19 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
     Returns:
         Its result, or a `Pending` to await.
     """
+    fn, pick = step.bare, step.pick
+    if fn is None or pick is None:
+        fn = step.fn
+    else:
+        args = pick(args)
     if step.plain:
-        result = step.fn(*args)
+        result = fn(*args)
         return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result
     before = acting.get()
     acting.set(step.owner)
     started = perf_counter()
     try:
-        result = step.fn(*args)
+        result = fn(*args)
         if step.is_async:
             return _advance(step, result)
         return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result

@@ -10,6 +10,7 @@ test compares the two.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -219,7 +220,11 @@ class PlanMaker:
         function, pick = _by_position(function, impl.argnames, impl.kwargnames, spec.arguments)
         if self.tracers:
             function = traced(function, spec.name, registered.name, self._emit, wrapper=bool(impl.wrapper))
-        return Step(_taking(function, pick), spec.name, registered.name, registered.owner, is_async, limit, plain)
+        named = (spec.name, registered.name, registered.owner)
+        if pick is None:
+            return Step(function, *named, is_async, limit, plain)
+        taken = _picker(pick)
+        return Step(lambda *args: function(*taken(args)), *named, is_async, limit, plain, function, taken)
 
     def _limit(self, spec: Spec, is_async: bool) -> float | None:
         """Around hooks take as long as what they wrap, and people as long as they like."""
@@ -256,17 +261,12 @@ def _by_position(
     return function, None if pick == tuple(range(len(arguments))) else pick
 
 
-def _taking(function: Callable[..., Any], pick: tuple[int, ...] | None) -> Callable[..., Any]:
-    """A function of all of the hook's arguments that hands on those at the positions in `pick`."""
-    if pick is None:
-        return function
-    if len(pick) == 1:  # most implementations take one or two
-        (first,) = pick
-        return lambda *args: function(args[first])
-    if len(pick) == 2:
-        first, second = pick
-        return lambda *args: function(args[first], args[second])
-    return lambda *args: function(*[args[index] for index in pick])
+def _picker(pick: tuple[int, ...]) -> Callable[[Any], Sequence[Any]]:
+    """What takes the values at these positions out of a sequence; built in, because every call of a hook does it."""
+    if len(pick) > 1:
+        return itemgetter(*pick)
+    first = pick[0] if pick else 0
+    return itemgetter(slice(first, first + len(pick)))
 
 
 def _with_keywords(function: Callable[..., Any], positional: int, names: Sequence[str]) -> Callable[..., Any]:

@@ -37,8 +37,36 @@ __all__ = [
 ]
 
 
-def _blocks(value: Content) -> tuple[Block, ...]:
-    return as_blocks(value)
+def as_blocks(content: Content) -> tuple[Block, ...]:
+    """
+    Turn a string, a block or several blocks into a tuple of blocks.
+
+    Args:
+        content: A string becomes one text block; the empty string becomes no block.
+
+    Raises:
+        TypeError: The value is none of these; the message names the type that was given.
+    """
+    if type(content) is tuple:  # the hot path: blocks that were checked before
+        for block in content:
+            if type(block) not in _BLOCK_SET:
+                break
+        else:
+            return content
+    if isinstance(content, str):
+        return (TextBlock(content),) if content else ()
+    if isinstance(content, _BLOCK_TYPES):
+        return (content,)
+    if hasattr(content, "__iter__") and not isinstance(content, bytes | Mapping):
+        blocks = tuple(content)
+        for block in blocks:
+            if not isinstance(block, _BLOCK_TYPES):
+                raise TypeError(
+                    f"content must be a string or content blocks, found {type(block).__name__!r} in it; "
+                    "wrap text in TextBlock(...)"
+                )
+        return blocks
+    raise TypeError(f"content must be a string or content blocks, not {type(content).__name__!r}")
 
 
 def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
@@ -95,7 +123,7 @@ class ToolResultBlock:
     """The answer to one tool call."""
 
     tool_call_id: str
-    content: tuple[Block, ...] = attrs.field(converter=_blocks)
+    content: tuple[Block, ...] = attrs.field(converter=as_blocks)
     is_error: bool = False
 
 
@@ -115,38 +143,6 @@ Content: TypeAlias = str | Block | Iterable[Block]
 _BLOCK_TYPES = (TextBlock, ReasoningBlock, ImageBlock, ToolCallBlock, ToolResultBlock, UnknownBlock)
 
 _BLOCK_SET = frozenset(_BLOCK_TYPES)
-
-
-def as_blocks(content: Content) -> tuple[Block, ...]:
-    """
-    Turn a string, a block or several blocks into a tuple of blocks.
-
-    Args:
-        content: A string becomes one text block; the empty string becomes no block.
-
-    Raises:
-        TypeError: The value is none of these; the message names the type that was given.
-    """
-    if type(content) is tuple:  # the hot path: blocks that were checked before
-        for block in content:
-            if type(block) not in _BLOCK_SET:
-                break
-        else:
-            return content
-    if isinstance(content, str):
-        return (TextBlock(content),) if content else ()
-    if isinstance(content, _BLOCK_TYPES):
-        return (content,)
-    if hasattr(content, "__iter__") and not isinstance(content, bytes | Mapping):
-        blocks = tuple(content)
-        for block in blocks:
-            if not isinstance(block, _BLOCK_TYPES):
-                raise TypeError(
-                    f"content must be a string or content blocks, found {type(block).__name__!r} in it; "
-                    "wrap text in TextBlock(...)"
-                )
-        return blocks
-    raise TypeError(f"content must be a string or content blocks, not {type(content).__name__!r}")
 
 
 def text_of(content: Iterable[Block]) -> str:
@@ -183,7 +179,7 @@ class Message:
     """One message of a conversation, as a model sees it."""
 
     role: Literal["system", "user", "assistant"] | str
-    content: tuple[Block, ...] = attrs.field(converter=_blocks)
+    content: tuple[Block, ...] = attrs.field(converter=as_blocks)
     source: Source | None = None
     id: str | None = None
 
@@ -197,7 +193,7 @@ class Message:
 class Context:
     """A note to the model that is not the user's own words; framed by `<context source=…>` (S-4)."""
 
-    content: tuple[Block, ...] = attrs.field(converter=_blocks)
+    content: tuple[Block, ...] = attrs.field(converter=as_blocks)
     source: Source | None = None
 
 

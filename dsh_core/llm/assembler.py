@@ -56,16 +56,11 @@ class BlockAssembler:
             LlmError: A delta of one kind in a block of another (`MALFORMED_RESPONSE`).
             TypeError: It is no chunk.
         """
-        kind = type(chunk)
-        if kind is TextDelta:
-            self._add(chunk.index, _TEXT, chunk.text)  # type: ignore[union-attr]
-        elif kind is ReasoningDelta:
-            self._add(chunk.index, _REASONING, chunk.text)  # type: ignore[union-attr]
-        else:
-            self._push_other(chunk)
-
-    def _push_other(self, chunk: StreamChunk) -> None:
-        match chunk:
+        match chunk:  # the frequent ones first
+            case TextDelta():
+                self._add(chunk.index, _TEXT, chunk.text)
+            case ReasoningDelta():
+                self._add(chunk.index, _REASONING, chunk.text)
             case BlockStart():
                 if chunk.index not in self._parts:
                     self._parts[chunk.index] = _Part(chunk.kind)
@@ -80,8 +75,6 @@ class BlockAssembler:
                 self.usage = chunk.usage
             case FinishChunk():
                 self.finish = chunk.finish
-            case TextDelta() | ReasoningDelta():
-                self._add(chunk.index, _TEXT if isinstance(chunk, TextDelta) else _REASONING, chunk.text)
             case _:
                 raise TypeError(f"an adapter produced {type(chunk).__name__}, which is no chunk; see dsh_core.llm")
 

@@ -150,7 +150,9 @@ def _writer(cls: type, fields: list[_Field], tag: str | None) -> Convert:
 def _guarded(field: _Field, number: int, lines: list[str]) -> list[str]:
     if field.default is attrs.NOTHING:
         return lines
-    if isinstance(field.default, dict | list):
+    if field.default is None:
+        test = "if v is not None:"
+    elif isinstance(field.default, dict | list):
         test = f"if v != d{number}:"
     else:
         # False == 0 == 0.0, but they are different values in JSON.

@@ -105,6 +105,9 @@ FREE: Final = Rule(_write_free, lambda value, _: frozen(value))
 # -- containers ------------------------------------------------------------------------------------------
 
 
+_FROZEN: Final = frozenset({FrozenDict, FrozenList})
+
+
 def _converted(items: Any, convert: Convert, notes: list[str]) -> list[Any]:
     index = 0
     made = []
@@ -127,6 +130,8 @@ def sequence_rule(item: Rule, make: Callable[[list[Any]], Any]) -> Rule:
             if kind is not list:
                 raise mismatch(value, "a list or tuple")
             notes.append(SHARED)
+        if free and _FROZEN.issuperset(map(type, value)):
+            return list(value)
         return _converted(value, write_item, notes)
 
     def read(value: Any, notes: list[str]) -> Any:

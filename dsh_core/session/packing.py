@@ -33,6 +33,7 @@ __all__ = ["MAX_AGE_MS", "MAX_BYTES", "MAX_ENTRIES", "ChunkPacker"]
 MAX_ENTRIES: Final = 64
 MAX_BYTES: Final = 4096
 MAX_AGE_MS: Final = 100
+_NAMES: Final = (str, type(None))
 
 
 class ChunkPacker:
@@ -76,7 +77,12 @@ class ChunkPacker:
         if not entries:
             self.started = now
         write = _WRITERS.get(type(chunk)) or _writer_of(chunk)
-        write(self, chunk, now - self.started)
+        try:
+            write(self, chunk, now - self.started)
+        except Misfit as misfit:
+            raise NotSerializable(
+                f"the adapter produced {type(chunk).__name__} whose {misfit.path('value')} {misfit.why}"
+            ) from None
         return len(entries) >= MAX_ENTRIES or self._size >= MAX_BYTES or now - self.started >= MAX_AGE_MS
 
     @property
@@ -120,7 +126,7 @@ class ChunkPacker:
 
     def _add_call(self, chunk: Any, dt: int) -> None:
         index, text, call_id, name = chunk.index, chunk.arguments, chunk.id, chunk.name
-        if type(text) is not str or type(index) is not int or not (_is_name(call_id) and _is_name(name)):
+        if type(text) is not str or type(index) is not int or type(call_id) not in _NAMES or type(name) not in _NAMES:
             raise _unfit("a tool-call delta", chunk)
         if self._held or not text.isascii():
             text = self._whole("call", index, dt, text)
@@ -129,16 +135,17 @@ class ChunkPacker:
             self._assembly.add("call", index, text)
             self._push("call", index, dt, text)
             return
-        call_id, name = _scrubbed(call_id), _scrubbed(name)
+        call_id, name = call_id and scrub(call_id), name and scrub(name)
         self._assembly.add("call", index, text, call_id, name)
-        self._push("call", index, dt, text, call_id, *([] if name is None else [name]))
+        entry = ("call", index, dt, text, call_id) if name is None else ("call", index, dt, text, call_id, name)
+        self._entries.append(FrozenList(entry))
 
     def _add_start(self, chunk: Any, dt: int) -> None:
         if type(chunk.index) is not int or type(chunk.kind) is not str:
             raise _unfit("a block-start", chunk)
         if self._held:
             self._release_held(dt)
-        self._push("start", chunk.index, dt, chunk.kind)
+        self._entries.append(FrozenList(("start", chunk.index, dt, chunk.kind)))
 
     def _add_end(self, chunk: Any, dt: int) -> None:
         if type(chunk.index) is not int:
@@ -148,7 +155,7 @@ class ChunkPacker:
             self._release_held(dt)
         assembled = self._assembly.take(index)
         if block is None:
-            self._push("end", index, dt)
+            self._entries.append(FrozenList(("end", index, dt)))
         elif assembled == block:
             self._push("end", index, dt, True)
         else:
@@ -160,13 +167,13 @@ class ChunkPacker:
         wire = FrozenDict(_WRITE_USAGE(chunk.usage, []))
         if self._held:
             self._release_held(dt)
-        self._push("usage", 0, dt, wire)
+        self._entries.append(FrozenList(("usage", 0, dt, wire)))
 
     def _add_finish(self, chunk: Any, dt: int) -> None:
         wire = FrozenDict(_WRITE_FINISH(chunk.finish, []))
         if self._held:
             self._release_held(dt)
-        self._push("finish", 0, dt, wire)
+        self._entries.append(FrozenList(("finish", 0, dt, wire)))
 
     # -- surrogates --------------------------------------------------------------------------------------
 
@@ -191,14 +198,6 @@ class ChunkPacker:
             self._push(kind, index, dt, "\ufffd")
 
 
-def _is_name(value: object) -> bool:
-    return value is None or type(value) is str
-
-
-def _scrubbed(text: str | None) -> str | None:
-    return text if text is None or text.isascii() else scrub(text)
-
-
 def _unfit(what: str, chunk: object) -> NotSerializable:
     return NotSerializable(f"the adapter produced {what} with a field of the wrong type: {chunk!r:.200}")
 
@@ -209,26 +208,14 @@ _WRITE_USAGE: Final = class_rule(Usage).write
 _WRITE_FINISH: Final = class_rule(Finish).write
 
 
-def _checked(write: _Write) -> _Write:
-    def checked(packer: ChunkPacker, chunk: Any, dt: int) -> None:
-        try:
-            write(packer, chunk, dt)
-        except Misfit as misfit:
-            raise NotSerializable(
-                f"the adapter produced {type(chunk).__name__} whose {misfit.path('value')} {misfit.why}"
-            ) from None
-
-    return checked
-
-
 _WRITERS: Final[dict[type, _Write]] = {
     TextDelta: ChunkPacker._add_text,
     ReasoningDelta: ChunkPacker._add_reasoning,
     ToolCallDelta: ChunkPacker._add_call,
     BlockStart: ChunkPacker._add_start,
-    BlockEnd: _checked(ChunkPacker._add_end),
-    UsageChunk: _checked(ChunkPacker._add_usage),
-    FinishChunk: _checked(ChunkPacker._add_finish),
+    BlockEnd: ChunkPacker._add_end,
+    UsageChunk: ChunkPacker._add_usage,
+    FinishChunk: ChunkPacker._add_finish,
 }
 
 

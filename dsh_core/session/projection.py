@@ -44,12 +44,8 @@ class _Batch:
         self.results = results
         self.notes: list[Message] = []
 
-    @property
-    def complete(self) -> bool:
-        return len(self.results) >= len(self.calls)
-
     def messages(self) -> list[Message]:
-        return [*(self.results[call] for call in self.calls if call in self.results), *self.notes]
+        return [self.results[call] for call in self.calls if call in self.results] + self.notes
 
 
 class Projection:
@@ -108,11 +104,15 @@ class Projection:
         if not data.content:
             return
         self._messages.append(Message("assistant", data.content))
-        calls = list(dict.fromkeys(block.id for block in calls_of(data)))
-        if calls:
-            late = {call: self._late[seq, call] for call in calls if (seq, call) in self._late}
+        blocks = calls_of(data)
+        if blocks:
+            calls = [blocks[0].id] if len(blocks) == 1 else list(dict.fromkeys(block.id for block in blocks))
+            late: dict[str, Message] = {}
+            if self._late:
+                late = {call: self._late[seq, call] for call in calls if (seq, call) in self._late}
             self._batch = _Batch(seq, calls, late)
-            self._settle()
+            if late:
+                self._settle()
 
     def _add_result(self, data: ToolResultEvent) -> None:
         call, batch = data.call_id, self._batch
@@ -126,7 +126,7 @@ class Projection:
 
     def _settle(self) -> None:
         batch = self._batch
-        if batch is not None and batch.complete:
+        if batch is not None and len(batch.results) >= len(batch.calls):
             self._messages += batch.messages()
             self._batch = None
 

@@ -58,7 +58,8 @@ class ChunkStream:
         now = time_ns() // 1_000_000 if clock is now_ms else clock()
         packer = self.packer
         if packer is None or packer.key != key:
-            self.end()
+            if packer is not None:
+                self.end()
             packer = self.packer = ChunkPacker(*key)
         elif now - packer.started >= MAX_AGE_MS and len(packer):
             self.write()

@@ -95,9 +95,10 @@ class SurfaceFold:
             if self.open_calls.pop(data.call_id, None) is None:
                 self.ignored.append(data.call_id)
         elif kind is AssistantMessageEvent:
-            for block in calls_of(data):
-                self.open_calls[block.id] = block
-                self.call_ids.add(block.id)
+            for block in data.content:
+                if type(block) is ToolCallBlock:
+                    self.open_calls[block.id] = block
+                    self.call_ids.add(block.id)
 
     # -- before the push ---------------------------------------------------------------------------------
 
