@@ -76,6 +76,7 @@ class PersistenceCoordinator:
         self._wake: asyncio.Future[None] | None = None
         self._roused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._delay = 0.0
 
     async def attach(self, session: Session, *, stored: int) -> None:
         """
@@ -205,25 +206,29 @@ class PersistenceCoordinator:
 
     async def _write(self, live: _Live) -> None:
         """Write the whole buffer, behind the write under way; what fails is put back in front."""
-        async with live.lock:
-            batch = live.buffer
-            if not batch:
-                return
-            live.buffer = []
-            self._dirty.pop(live.session.id, None)
-            try:
-                await self.backend.append(live.session.id, batch)
-            except BaseException as error:
-                live.buffer = batch + live.buffer
-                live.failed = live.failed or isinstance(error, Exception)
-                self._dirty[live.session.id] = live
-                self._arm(RETRY_DELAY)
-                raise
-            live.written = batch[-1].seq + 1
-            live.unsynced = True
-            live.failed = False
-            for event in batch:
-                release_bytes(event)
+        await live.lock.acquire()  # `async with` would be two coroutines more, twice a step
+        try:
+            if live.buffer:
+                await self._write_batch(live)
+        finally:
+            live.lock.release()
+
+    async def _write_batch(self, live: _Live) -> None:
+        batch, live.buffer = live.buffer, []
+        self._dirty.pop(live.session.id, None)
+        try:
+            await self.backend.append(live.session.id, batch)
+        except BaseException as error:
+            live.buffer = batch + live.buffer
+            live.failed = live.failed or isinstance(error, Exception)
+            self._dirty[live.session.id] = live
+            self._arm(RETRY_DELAY)
+            raise
+        live.written = batch[-1].seq + 1
+        live.unsynced = True
+        live.failed = False
+        for event in batch:
+            release_bytes(event)
 
     def _mark(self, live: _Live, *, urgent: bool) -> None:
         self._dirty[live.session.id] = live
@@ -234,12 +239,12 @@ class PersistenceCoordinator:
 
     def _arm(self, delay: float) -> None:
         # One timer for all sessions, and only one: who is already waiting is early enough for the newcomer.
-        loop = asyncio.get_running_loop()
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + delay:
+            if self._delay <= delay:
                 return
             self._timer.cancel()
-        self._timer = loop.call_later(delay, self._expire, context=Context())
+        self._delay = delay
+        self._timer = asyncio.get_running_loop().call_later(delay, self._expire, context=Context())
 
     def _expire(self) -> None:
         self._timer = None

@@ -84,8 +84,12 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
     started = perf_counter()
     try:
         result = fn(*args)
-        if step.is_async:
-            return _advance(step, result)
+        if step.is_async:  # `_advance`, written out
+            try:
+                waiting_for = result.send(None)
+            except StopIteration as stop:
+                return stop.value
+            return Pending(step, result, waiting_for)
         return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result
     finally:
         acting.set(before)

@@ -148,10 +148,13 @@ class SessionPersistence(RawStore):
             return
         slot.users += 1
         try:
-            async with slot.lock:
+            await slot.lock.acquire()  # `async with` would be two coroutines more, at every barrier
+            try:
                 if slot.next_seq is None:
                     events = await self._remaining(session_id, slot, events)
                 await self._store(session_id, slot, events)
+            finally:
+                slot.lock.release()
         finally:
             slot.users -= 1
             self._leave(session_id, slot)

@@ -44,7 +44,14 @@ def read_arguments(definition: ToolDefinition, text: str) -> CallArguments:
         InvalidArguments: Broken JSON, or violations of the schema.
         BrokenSchema: The tool's schema is unusable.
     """
-    return check_arguments(definition, parse_arguments(text))
+    value = parse_arguments(text)
+    body = definition.execute
+    if type(body) is FunctionBody and type(value) is FrozenDict:
+        try:
+            return CallArguments.of(value, body.convert(value))
+        except Exception:  # noqa: BLE001 - what is wrong with them is said below
+            pass
+    return check_arguments(definition, value)
 
 
 def check_arguments(definition: ToolDefinition, value: Any) -> CallArguments:
