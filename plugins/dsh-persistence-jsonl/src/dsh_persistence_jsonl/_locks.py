@@ -103,11 +103,12 @@ class LockTable:
         del self.held[session_id]
         with suppress(OSError):
             self._holder_path(session_id).unlink(missing_ok=True)
-        with suppress(OSError):
-            fcntl.flock(log.fd, fcntl.LOCK_UN)  # a duplicate in a worker thread must not keep the lock
+        # Taken away under the lock: unlocked, the file may be the next owner's already.
         if log.path is None and same_file(log.fd, log.fresh):
             with suppress(OSError):
                 log.fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fcntl.flock(log.fd, fcntl.LOCK_UN)  # a duplicate in a worker thread must not keep the lock
         os.close(log.fd)
 
     def _attempt(self, session_id: str) -> HeldLog | None:
