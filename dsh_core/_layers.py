@@ -224,9 +224,7 @@ def _merge_into(
             origins[here] = layer.origin(here)
 
 
-def _add_rules(
-    before: list[Any], value: Sequence[Any], path: str, layer: Layer, origins: dict[str, str]
-) -> None:
+def _add_rules(before: list[Any], value: Sequence[Any], path: str, layer: Layer, origins: dict[str, str]) -> None:
     added = [rule for rule in value if rule not in before]
     if added:
         before.extend(added)

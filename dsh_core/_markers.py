@@ -23,9 +23,7 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Mode: TypeAlias = Literal[
-    "observe", "checkpoint", "transform", "gate", "around", "drain", "first", "check", "collect"
-]
+Mode: TypeAlias = Literal["observe", "checkpoint", "transform", "gate", "around", "drain", "first", "check", "collect"]
 MODES: Final[tuple[str, ...]] = (
     "observe", "checkpoint", "transform", "gate", "around", "drain", "first", "check", "collect",
 )  # fmt: skip

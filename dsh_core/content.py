@@ -135,9 +135,7 @@ class UnknownBlock:
     raw: Mapping[str, Any]
 
 
-Block: TypeAlias = (
-    TextBlock | ReasoningBlock | ImageBlock | ToolCallBlock | ToolResultBlock | UnknownBlock
-)
+Block: TypeAlias = TextBlock | ReasoningBlock | ImageBlock | ToolCallBlock | ToolResultBlock | UnknownBlock
 Content: TypeAlias = str | Block | Iterable[Block]
 
 _BLOCK_TYPES = (TextBlock, ReasoningBlock, ImageBlock, ToolCallBlock, ToolResultBlock, UnknownBlock)

@@ -156,7 +156,7 @@ def test_byte_order_mark_and_crlf_are_read_as_if_absent(world: World) -> None:
         (b"a = 1\na = 2", 2),
         (b"x = 1\r\n\r\ny = \r\n", 3),
         (b"x = 1\ny = '\xff'\n", 2),
-        (b'\xff\xfem\x00o\x00', 1),
+        (b"\xff\xfem\x00o\x00", 1),
     ],
 )
 def test_invalid_toml_names_file_and_line_and_is_not_touched(world: World, content: bytes, line: int) -> None:
@@ -259,7 +259,7 @@ def test_nothing_is_silently_coerced(mapping: dict[str, Any], fault: str) -> Non
 def test_all_faults_are_told_at_once(world: World) -> None:
     """§9: one run shows everything that is wrong, each with its own source."""
     world.user('model = 3\n[tools]\norder = 1\nmax_parallel = 0\n[plugins.x]\napi_key = "v"')
-    world.project('[hooks]\ntimout = 1\n[permissions]\ndeny = [2]')
+    world.project("[hooks]\ntimout = 1\n[permissions]\ndeny = [2]")
     found = faults_of(lambda: world.load({"nonsense": 1}, DSH_MAX_STEPS="many"))
     user, project = str(world.user_file), str(world.project_file)
     assert sorted(": ".join(line.split(": ")[:2]) for line in found) == sorted(

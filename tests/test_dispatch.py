@@ -710,9 +710,7 @@ async def test_first_asks_until_one_answers_and_reports_failures() -> None:
         plugin("agent_request_error", lambda self, attempt: Retry(attempt)),
         plugin("agent_request_error", lambda self: asked.append(1)),
     )
-    retry = await hooks.agent_request_error(
-        agent=AGENT, turn=1, step=1, request=REQUEST, error=LlmError(), attempt=2
-    )
+    retry = await hooks.agent_request_error(agent=AGENT, turn=1, step=1, request=REQUEST, error=LlmError(), attempt=2)
     assert retry == Retry(2)
     assert [who for _, who, _ in reports] == ["p0", "p1"]
     assert asked == []

@@ -142,9 +142,7 @@ async def test_the_list_of_h2_is_the_order_of_calls(install: Any) -> None:
     def noting(label: str) -> Any:
         return type(label, (), {"name": label, "agent_created": hookimpl(lambda self: seen.append(label))})()
 
-    place = Place(
-        config_of(plugins={"require": ["named"], "tabled": {}}), builtins=[("built-in", noting("built-in"))]
-    )
+    place = Place(config_of(plugins={"require": ["named"], "tabled": {}}), builtins=[("built-in", noting("built-in"))])
     await place.plugins.startup([noting("first"), noting("second")])
     await place.plugins.load(noting("late"))
     subject: Any = type("Subject", (), {"id": "a", "seen": seen})()

@@ -123,9 +123,7 @@ class BlockAssembler:
     def visible_prefix(self) -> tuple[Block, ...]:
         """The text and reasoning shown so far that are more than white space; no calls (L-6)."""
         return tuple(
-            block
-            for block in self._blocks()
-            if isinstance(block, TextBlock | ReasoningBlock) and block.text.strip()
+            block for block in self._blocks() if isinstance(block, TextBlock | ReasoningBlock) and block.text.strip()
         )
 
 

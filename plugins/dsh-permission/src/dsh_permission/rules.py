@@ -91,7 +91,7 @@ def parse_rules(effect: Decision, texts: Iterable[str], source: str) -> tuple[Ru
     rules: list[Rule] = []
     faults: list[str] = []
     for text in [texts] if isinstance(texts, str) else texts:
-        found = _RULE.fullmatch(text) if isinstance(text, str) else None
+        found = _RULE.fullmatch(text) if isinstance(text, str) else None  # type: ignore[redundant-expr]
         if found is None:
             faults.append(f"{source}: {effect} rule {text!r} is malformed; write `tool`, `tool(pattern)` or `*`")
         else:

@@ -19,7 +19,7 @@ from dsh_core.errors import ToolError
 __all__ = ["Edit", "Edited", "apply_edits", "decode", "encode"]
 
 _LOOKALIKES: Final = (
-    "\"\u201c\u201d\u201e\u201f\u00ab\u00bb",
+    '"\u201c\u201d\u201e\u201f\u00ab\u00bb',
     "'\u2018\u2019\u201a\u201b",
     "-\u2010\u2011\u2012\u2013\u2014\u2212",
     " \u00a0\u2002\u2003\u2009\u202f\u3000",

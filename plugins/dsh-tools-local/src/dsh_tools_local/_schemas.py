@@ -72,9 +72,7 @@ _ALL: Final = {"type": "boolean", "description": "Replace every occurrence; else
 READ_TEXT: Final = f"""\
 Read a file: text with line numbers, at most {MAX_LINES} lines at once, or an image. A file has to be read before \
 it can be changed."""
-READ: Final = _object(
-    ["path"], path=_PATH, offset=_number("First line, from 1."), limit=_number("Number of lines.")
-)
+READ: Final = _object(["path"], path=_PATH, offset=_number("First line, from 1."), limit=_number("Number of lines."))
 WRITE_TEXT: Final = """\
 Create a file, with its directories, or replace its whole content. An existing file has to be read first. To \
 change a part of a file use edit."""

@@ -116,9 +116,7 @@ class Family:
         return bool(living)
 
 
-def _with_descendants(
-    found: set[psutil.Process], children: dict[int, list[psutil.Process]]
-) -> list[psutil.Process]:
+def _with_descendants(found: set[psutil.Process], children: dict[int, list[psutil.Process]]) -> list[psutil.Process]:
     waiting = list(found)
     while waiting:
         new = [child for child in children.get(waiting.pop().pid, []) if child not in found]

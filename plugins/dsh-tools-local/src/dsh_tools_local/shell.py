@@ -94,9 +94,7 @@ class ShellPlugin:
 
     def tools(self) -> tuple[ToolDefinition, ...]:
         """The definitions, for harnesses that register tools by hand."""
-        bash = ToolDefinition(
-            "bash", BASH_TEXT, BASH, self._bash, destructive=True, open_world=True
-        )
+        bash = ToolDefinition("bash", BASH_TEXT, BASH, self._bash, destructive=True, open_world=True)
         output = ToolDefinition(
             "bash_output",
             "Read what a background task printed since the last look, and whether it still runs.",
