@@ -105,10 +105,12 @@ async def _prepare(
             request = attrs.evolve(request, provider=provider, model=model)
     if request.extra:
         _refuse_secrets(request.extra, "extra")
-    run.check()
+    if run.halted:
+        run.check()
     _log_header(run, request)
     await flush(run, "request")
-    run.check()
+    if run.halted:
+        run.check()
     return request
 
 
@@ -252,7 +254,8 @@ async def _send(run: TurnRun, request: GenerateRequest) -> Answer:
         error.after_output = assembler.has_output
         run.streaming = None
         raise
-    run.check()
+    if run.halted:
+        run.check()
     run.streaming = None
     return Answer(assembler.message(), finish, assembler, request.attempt, request.tools)
 
@@ -260,14 +263,14 @@ async def _send(run: TurnRun, request: GenerateRequest) -> Answer:
 async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssembler) -> None:
     session, turn, step, attempt = run.session, run.turn, request.step, request.attempt
     observed = run.hooks.wants("agent_stream_chunk", session.id)
-    watchers, outcome = run.agent.watchers, run.outcome
+    watchers = run.agent.watchers
     push, append = assembler.push, session.append_chunk
     stream: AsyncIterator[StreamChunk] | None = None
     read_out = False
     try:
         stream = run.harness.llm.stream(request)
         async for chunk in stream:
-            if outcome.stop is not None or run.closed:
+            if run.halted:
                 run.check()
             append(turn, step, attempt, chunk)
             push(chunk)

@@ -75,10 +75,12 @@ class Batch:
         try:
             for block in self._calls:
                 taken.append(await self._take_up(block))
-                self._run.check()
+                if self._run.halted:
+                    self._run.check()
             if len(taken) == 1:
                 await self._run_one(taken[0])
-                self._run.check()
+                if self._run.halted:
+                    self._run.check()
             else:
                 for parallel, group in itertools.groupby(taken, key=lambda one: one.parallel):
                     await self._run_group(list(group), parallel)
@@ -104,7 +106,8 @@ class Batch:
         verdict = await pipeline.judge(
             run.hooks, run.harness.tools, run.agent, resolved, log=run.append, settings=run.harness.tool_settings
         )
-        run.check()
+        if run.halted:
+            run.check()
         taken.call = verdict.call
         if verdict.kind == "ask":
             taken.question = asyncio.ensure_future(
@@ -140,7 +143,8 @@ class Batch:
 
     async def _run_one(self, one: _Taken) -> None:
         if not one.refused and (one.question is None or await self._answered(one)):
-            self._run.check()
+            if self._run.halted:
+                self._run.check()
             await self._run_body(one)
 
     async def _answered(self, one: _Taken) -> bool:
@@ -161,7 +165,8 @@ class Batch:
         assert call is not None
         if not call.definition.read_only:
             await flush(run, "tool")
-            run.check()
+            if run.halted:
+                run.check()
         run.calls[call.call_id] = "running"
         result = await pipeline.run_body(run.hooks, run.agent, call, context=self._context(call))
         # Also of a body that swallowed the cancellation and came back in time: no result gets past the plugins

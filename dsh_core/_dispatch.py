@@ -47,16 +47,18 @@ async def transform(plan: Plan, args: list[Any]) -> tuple[Any, str | None]:
     Raises:
         HookError: A plugin failed.
     """
-    chain = _Chain(plan, args)
     if plan.wrappers:
-        return await _transform_in_wrappers(plan, chain)
-    index, ends = chain.index, plan.spec.ends
+        return await _transform_in_wrappers(plan, _Chain(plan, args))
+    chain: _Chain | None = None  # made when somebody changes something
+    index, ends = plan.spec.value, plan.spec.ends
+    assert index is not None
     for step in plan.steps:  # as `_Chain.run`, written out: this is the usual case, several times a step
         try:
             result = begin(step, args)
             if type(result) is Pending:
                 result = await result
             if result is not None:
+                chain = chain or _Chain(plan, args)
                 args[index] = chain.accept(args[index], result, step.plugin)
         except BaseException as error:  # noqa: BLE001 - handed on
             failed = blame(error, step.plugin)
@@ -65,7 +67,7 @@ async def transform(plan: Plan, args: list[Any]) -> tuple[Any, str | None]:
                 break
             continue
         raise at_the_edge(failed, plan.spec.name)
-    return args[index], chain.changed_by
+    return args[index], None if chain is None else chain.changed_by
 
 
 async def _transform_in_wrappers(plan: Plan, chain: _Chain) -> tuple[Any, str | None]:

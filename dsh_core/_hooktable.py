@@ -201,6 +201,11 @@ class HookTable:
         plans: _Plans = self._scoped.get(scope_id, self._shared) if scope_id is not None else self._shared
         return plans[name]
 
+    @property
+    def plans(self) -> tuple[Mapping[str, Mapping[str, Plan | None]], Mapping[str, Plan | None]]:
+        """The plans of agents that have some of their own, and everybody else's; both stay current."""
+        return self._scoped, self._shared
+
     # -- asking ------------------------------------------------------------------------------------------
 
     def wants(self, name: str, scope_id: str | None = None) -> bool:

@@ -78,7 +78,7 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
         args = pick(args)
     if step.plain:
         result = fn(*args)
-        return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result
+        return _advance(step, _as_coroutine(result)) if result is not None and is_awaitable(result) else result
     before = acting.get()
     acting.set(step.owner)
     started = perf_counter()
@@ -90,7 +90,7 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
             except StopIteration as stop:
                 return stop.value
             return Pending(step, result, waiting_for)
-        return _advance(step, _as_coroutine(result)) if is_awaitable(result) else result
+        return _advance(step, _as_coroutine(result)) if result is not None and is_awaitable(result) else result
     finally:
         acting.set(before)
         if perf_counter() - started > BLOCKED_SECONDS:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from dsh_core._observe import check, observe
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,24 +24,32 @@ class HarnessSink:
     """
     The sink of every session of a harness.
 
+    The two hooks of every event are called as `Hooks` does it, but without its frames.
+
     Args:
         harness: The harness.
     """
 
-    __slots__ = ("_hooks", "_observe", "_watchers", "check", "record")
+    __slots__ = ("_hooks", "_scoped", "_shared", "_watchers", "record")
 
     def __init__(self, harness: Harness) -> None:
         self._hooks = harness.hooks
+        self._scoped, self._shared = harness.hooks.plans
         self._watchers = harness.watchers
-        self._observe = harness.hooks.tell_event
-        self.check = harness.hooks.check_event
-        """Asks the invariants; what they raise goes to the appender."""
         self.record: Callable[[Session, SessionEvent, bytes], None] | None = None
         """Hands the encoded event to write-behind; None without a backend."""
 
+    def check(self, session: Session, event: SessionEvent) -> None:
+        """Ask the invariants; what they raise goes to the appender."""
+        plan = self._scoped.get(session.id, self._shared)["session_append"]
+        if plan is not None:
+            check(plan, (session, event))
+
     def notify(self, session: Session, event: SessionEvent) -> None:
         """Tell the observers, then whoever watches this agent."""
-        self._observe(session, event)
+        plan = self._scoped.get(session.id, self._shared)["session_event"]
+        if plan is not None:
+            observe(plan, (session, event))
         if self._watchers:
             for watch in self._watchers.get(session.id, ()):
                 try:

@@ -78,11 +78,11 @@ def error_reason(error: BaseException, step: int) -> Tagged:
 def turn_events(session: Session, turn: int) -> Sequence[SessionEvent]:
     """The events from `turn/start` of `turn` to the end of the log or its `turn/end`."""
     events = session.events
-    start = len(events)
-    while start > 0:
-        start -= 1
-        data = events[start].data
-        if isinstance(data, TurnStartEvent) and data.turn == turn:
+    start = 0
+    for event in reversed(events):
+        data = event.data
+        if type(data) is TurnStartEvent and data.turn == turn:
+            start = event.seq
             break
     found: Sequence[SessionEvent] = events[start:]
     return found
@@ -106,7 +106,7 @@ def result_of(session: Session, turn: int, reason: Tagged, output_type: Any = No
     usage, text = Usage(), ""
     for event in events:
         data = event.data
-        if isinstance(data, AssistantMessageEvent):
+        if type(data) is AssistantMessageEvent:
             text = text_of(data.content) or text
             if data.usage is not None:
                 usage = usage + data.usage

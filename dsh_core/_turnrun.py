@@ -85,6 +85,8 @@ class TurnRun:
         self.host_cancelled = False
         self.abandoned = False
         self.closed = False
+        self.halted = False
+        """Whether a cause to stop was recorded, or the turn was closed over our head."""
 
     # -- stopping ----------------------------------------------------------------------------------------
 
@@ -94,6 +96,7 @@ class TurnRun:
             return
         if self.outcome.stop is None:
             self.outcome.stop = cause
+            self.halted = True
             if self.task is not None:
                 self.task.cancel()
 
@@ -104,8 +107,8 @@ class TurnRun:
 
     @property
     def stopped(self) -> bool:
-        """Whether a cause was recorded or the turn was closed over our head."""
-        return self.outcome.stop is not None or self.closed
+        """The same, for others."""
+        return self.halted
 
     @property
     def cancelled(self) -> bool:
@@ -113,8 +116,8 @@ class TurnRun:
         return self.stopped or (self.task is not None and self.task.cancelling() > 0)
 
     def check(self) -> None:
-        """Leave the turn here if it has been stopped."""
-        if self.outcome.stop is not None or self.closed:
+        """Leave the turn here if it has been stopped; asked so often that most places look at `halted` first."""
+        if self.halted:
             raise Stopped
 
     def append(self, data: object) -> None:
@@ -167,6 +170,7 @@ class TurnRun:
         if self.cancelled:
             self.host_cancelled = True
             self.outcome.stop = Tagged("aborted", reason="host")
+            self.halted = True
         else:
             self._failed(HarnessError(f"a plugin or tool cancelled itself: {error}", "CANCELLED"))
 
@@ -190,17 +194,21 @@ class TurnRun:
         await self._admit_prompts(self.agent.inbox.queued)
         while True:
             self._next_step_opening = True
-            self.check()
+            if self.halted:
+                self.check()
             self._drain_steering()
             system, tools = await self._assemble()
-            self.check()
+            if self.halted:
+                self.check()
             await self.hooks.agent_pre_step(agent=self.agent, turn=self.turn, step=self.step + 1, system_prompt=system)
-            self.check()
+            if self.halted:
+                self.check()
             self.step += 1
             self._next_step_opening = False
             self.anchor_messages()
             self.append(StepStartEvent(self.turn, self.step))
-            self.check()
+            if self.halted:
+                self.check()
             went_on = await self._step(system, tools)
             if not await self._goes_on(went_on):
                 return
@@ -299,7 +307,8 @@ class TurnRun:
         message = with_logged_calls(answer.message, self.harness.tools, self.session, self.turn, self.step)
         message = without_calls(message) if cut else message
         changed = await self.hooks.agent_step_result(agent=self.agent, turn=self.turn, step=self.step, message=message)
-        self.check()
+        if self.halted:
+            self.check()
         if changed is not message:
             message = with_logged_calls(changed, self.harness.tools, self.session, self.turn, self.step)
             message = without_calls(message) if cut else message
@@ -324,13 +333,15 @@ class TurnRun:
     # -- going on ----------------------------------------------------------------------------------------
 
     async def _goes_on(self, owed: bool) -> bool:
-        self.check()
+        if self.halted:
+            self.check()
         # Steering is not taken up before it is known that a request follows: at a limit it opens the next turn.
         default: ContinuationDecision = Continue() if owed or self._may_steer() else Stop()
         decision, plugin = await self.hooks.agent_turn_continuation(
             agent=self.agent, turn=self.turn, step=self.step, decision=default
         )
-        self.check()
+        if self.halted:
+            self.check()
         if plugin is not None and decision != default:
             self._log_decision(decision, plugin)
         if isinstance(decision, Continue):
@@ -361,7 +372,7 @@ class TurnRun:
         except Exception as error:  # noqa: BLE001 - a check refuses the closing events: the agent goes on regardless
             self.agent.report_error(error, self.turn, self.step, "turn/end")
         finally:
-            self.closed = True
+            self.closed = self.halted = True
 
     def _close(self) -> None:
         self.session.close_pack()

@@ -8,7 +8,7 @@ session log, which stores these values, depends on nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
@@ -69,9 +69,13 @@ def as_blocks(content: Content) -> tuple[Block, ...]:
     raise TypeError(f"content must be a string or content blocks, not {type(content).__name__!r}")
 
 
-def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
-    """A converter whose type the checkers understand, which `tuple` itself is not."""
-    return tuple(value)
+if TYPE_CHECKING:
+
+    def to_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
+        """`tuple` as a converter whose type the checkers understand."""
+
+else:
+    to_tuple = tuple
 
 
 @attrs.frozen

@@ -272,20 +272,12 @@ class Hooks(HookTable):
 
     def session_append(self, *, session: Session, event: SessionEvent) -> None:
         """May the event be appended? What a plugin raises comes out as it is, with a note."""
-        self.check_event(session, event)
-
-    def check_event(self, session: Session, event: SessionEvent) -> None:
-        """`session_append` for the sink, which calls it with every event."""
         plan = self._scoped.get(session.id, self._shared)["session_append"]
         if plan is not None:
             check(plan, (session, event))
 
     def session_event(self, *, session: Session, event: SessionEvent) -> None:
         """An event was appended."""
-        self.tell_event(session, event)
-
-    def tell_event(self, session: Session, event: SessionEvent) -> None:
-        """`session_event` for the sink, which calls it with every event."""
         plan = self._scoped.get(session.id, self._shared)["session_event"]
         if plan is not None:
             observe(plan, (session, event))

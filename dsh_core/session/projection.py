@@ -117,8 +117,12 @@ class Projection:
     def _add_result(self, data: ToolResultEvent) -> None:
         call, batch = data.call_id, self._batch
         if batch is not None and call in batch.calls and call not in batch.results:
-            batch.results[call] = _answer(data)
-            self._settle()
+            if len(batch.calls) == 1:  # it is complete with this
+                self._messages += [_answer(data), *batch.notes]
+                self._batch = None
+            else:
+                batch.results[call] = _answer(data)
+                self._settle()
         elif call in self._unanswered:
             # The conversation had gone on without it, and it belongs behind its call all the same.
             self._late[self._unanswered[call], call] = _answer(data)

@@ -252,7 +252,7 @@ class ToolRegistry:
 
 
 def _key(names: Names) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
+    return names if names is None or type(names) is tuple else tuple(names)
 
 
 def _listed(names: Iterable[str]) -> str:
