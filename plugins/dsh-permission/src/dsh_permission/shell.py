@@ -293,7 +293,7 @@ def _evaluates(node: Node) -> bool:
     """Whether a construct takes text for arithmetic, in which array subscripts may hold commands."""
     if node.type == "compound_statement":
         first: Node | None = node.child(0)
-        return first is not None and first.type == "(("  # type: ignore[redundant-expr]  # the stubs forget None
+        return first is not None and first.type == "(("
     if node.type == "test_command":
         return _ARITHMETIC_TEST.search(_text(node)) is not None
     return node.type in ("arithmetic_expansion", "c_style_for_statement", "subscript")
