@@ -140,6 +140,7 @@ class AgentRegistry:
         self._factory: AgentFactory | None = None
         self._agents: dict[str, Agent] = {}
         self._handles: dict[str, AgentHandle] = {}
+        self._children: dict[str, dict[str, AgentHandle]] = {}
         self._labels: dict[str, str] = {}
         self._reserved: set[str] = set()
 
@@ -159,7 +160,8 @@ class AgentRegistry:
 
     def descendants(self, agent: Agent) -> Sequence[AgentHandle]:
         """The handles of the agents whose direct parent is `agent`."""
-        return [handle for handle in self._handles.values() if handle.agent.parent is agent]
+        children = self._children.get(agent.id)
+        return [handle for handle in children.values() if handle.agent.parent is agent] if children else []
 
     # -- making ------------------------------------------------------------------------------------------
 
@@ -376,8 +378,18 @@ class AgentRegistry:
             undo.callback(self._labels.pop, label, None)
         handle = AgentHandle(self, agent, AsyncExitStack())
         self._handles[session.id] = handle
-        undo.callback(self._handles.pop, session.id, None)
+        if agent.parent is not None:
+            self._children.setdefault(agent.parent.id, {})[session.id] = handle
+        undo.callback(self._forget, handle)
         return handle
+
+    def _forget(self, handle: AgentHandle) -> None:
+        agent = handle.agent
+        self._handles.pop(agent.id, None)
+        if agent.parent is not None and (siblings := self._children.get(agent.parent.id)) is not None:
+            siblings.pop(agent.id, None)
+            if not siblings:
+                del self._children[agent.parent.id]
 
     async def _attached(
         self, undo: AsyncExitStack, header: SessionHeader, seed: Sequence[SessionEvent], stored: int
@@ -409,6 +421,6 @@ class AgentRegistry:
         while handles := [*self._handles.values()]:
             ends = await asyncio.gather(*(handle.dispose() for handle in handles), return_exceptions=True)
             for handle, end in zip(handles, ends, strict=True):
-                self._handles.pop(handle.agent.id, None)
+                self._forget(handle)
                 if isinstance(end, BaseException):
                     _log.error("disposing of agent %s failed: %s", handle.agent.id, end, exc_info=end)
