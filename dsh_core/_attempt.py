@@ -175,10 +175,14 @@ def _address(request: GenerateRequest) -> str:
 
 def _params(request: GenerateRequest) -> dict[str, Any]:
     params: dict[str, Any] = {}
-    for name in ("temperature", "max_tokens", "reasoning_effort", "response_format"):
-        value = getattr(request, name)
-        if value is not None:
-            params[name] = value
+    if request.temperature is not None:
+        params["temperature"] = request.temperature
+    if request.max_tokens is not None:
+        params["max_tokens"] = request.max_tokens
+    if request.reasoning_effort is not None:
+        params["reasoning_effort"] = request.reasoning_effort
+    if request.response_format is not None:
+        params["response_format"] = request.response_format
     if request.stop:
         params["stop"] = list(request.stop)
     if request.extra:

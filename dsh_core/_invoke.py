@@ -35,8 +35,9 @@ class Step:
     One implementation in a plan.
 
     Args:
-        fn: The function, bound, to be called with all arguments of the hook.
-        pick: Positions of the arguments it takes, or None for all of them in order.
+        fn: The function, bound, as one of all arguments of the hook.
+        bare: The function, bound, as it is.
+        pick: Takes the arguments of `bare` out of the hook's; None where it takes them all.
         hook: Name of the hook.
         plugin: Name of the plugin.
         owner: The plugin as owner of what is registered meanwhile.
@@ -44,19 +45,17 @@ class Step:
         limit: Seconds it may take once it has suspended, or None.
         plain: A plain function of the core itself: it registers nothing and keeps nobody waiting, so that it is
             called without the bookkeeping.
-        bare: The function behind `fn`, to be called with what `pick` takes out of the arguments.
-        pick: See `bare`; None where the function takes them all.
     """
 
     fn: Callable[..., Any]
+    bare: Callable[..., Any]
+    pick: Callable[[Any], Sequence[Any]] | None
     hook: str
     plugin: str
     owner: Owner | None
     is_async: bool = False
     limit: float | None = None
     plain: bool = False
-    bare: Callable[..., Any] | None = None
-    pick: Callable[[Any], Sequence[Any]] | None = None
 
 
 def is_awaitable(value: object) -> bool:
@@ -71,19 +70,17 @@ def begin(step: Step, args: Sequence[Any]) -> Any:
     Returns:
         Its result, or a `Pending` to await.
     """
-    fn, pick = step.bare, step.pick
-    if fn is None or pick is None:
-        fn = step.fn
-    else:
+    pick = step.pick
+    if pick is not None:
         args = pick(args)
     if step.plain:
-        result = fn(*args)
+        result = step.bare(*args)
         return _advance(step, _as_coroutine(result)) if result is not None and is_awaitable(result) else result
     before = acting.get()
     acting.set(step.owner)
     started = perf_counter()
     try:
-        result = fn(*args)
+        result = step.bare(*args)
         if step.is_async:  # `_advance`, written out
             try:
                 waiting_for = result.send(None)

@@ -30,9 +30,9 @@ def observe(plan: Plan, args: Sequence[Any]) -> None:
     try:
         for step in plan.steps:
             acting.set(step.owner)
-            bare, pick = step.bare, step.pick
+            pick = step.pick
             try:
-                result = step.fn(*args) if bare is None or pick is None else bare(*pick(args))
+                result = step.bare(*args) if pick is None else step.bare(*pick(args))
                 if result is not None and is_awaitable(result):
                     _refuse(result)
             except KeyboardInterrupt:

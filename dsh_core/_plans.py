@@ -222,9 +222,9 @@ class PlanMaker:
             function = traced(function, spec.name, registered.name, self._emit, wrapper=bool(impl.wrapper))
         named = (spec.name, registered.name, registered.owner)
         if pick is None:
-            return Step(function, *named, is_async, limit, plain)
+            return Step(function, function, None, *named, is_async, limit, plain)
         taken = _picker(pick)
-        return Step(lambda *args: function(*taken(args)), *named, is_async, limit, plain, function, taken)
+        return Step(lambda *args: function(*taken(args)), function, taken, *named, is_async, limit, plain)
 
     def _limit(self, spec: Spec, is_async: bool) -> float | None:
         """Around hooks take as long as what they wrap, and people as long as they like."""

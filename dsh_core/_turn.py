@@ -78,12 +78,10 @@ def error_reason(error: BaseException, step: int) -> Tagged:
 def turn_events(session: Session, turn: int) -> Sequence[SessionEvent]:
     """The events from `turn/start` of `turn` to the end of the log or its `turn/end`."""
     events = session.events
-    start = 0
-    for event in reversed(events):
-        data = event.data
-        if type(data) is TurnStartEvent and data.turn == turn:
-            start = event.seq
-            break
+    start = session.last_turn_seq
+    if session.last_turn != turn:
+        starts = (one.seq for one in reversed(events) if type(one.data) is TurnStartEvent and one.data.turn == turn)
+        start = next(starts, 0)
     found: Sequence[SessionEvent] = events[start:]
     return found
 

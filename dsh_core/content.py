@@ -47,12 +47,8 @@ def as_blocks(content: Content) -> tuple[Block, ...]:
     Raises:
         TypeError: The value is none of these; the message names the type that was given.
     """
-    if type(content) is tuple:  # the hot path: blocks that were checked before
-        for block in content:
-            if type(block) not in _BLOCK_SET:
-                break
-        else:
-            return content
+    if type(content) is tuple and _BLOCK_SET.issuperset(map(type, content)):  # nearly always
+        return content
     if isinstance(content, str):
         return (TextBlock(content),) if content else ()
     if isinstance(content, _BLOCK_TYPES):

@@ -7,7 +7,8 @@ its block is a malformed response, because guessing would put words into the mod
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from dsh_core.content import Block, Finish, Message, ReasoningBlock, TextBlock, ToolCallBlock, Usage
 from dsh_core.errors import LlmError
@@ -56,27 +57,34 @@ class BlockAssembler:
             LlmError: A delta of one kind in a block of another (`MALFORMED_RESPONSE`).
             TypeError: It is no chunk.
         """
-        match chunk:  # the frequent ones first
-            case TextDelta():
-                self._add(chunk.index, _TEXT, chunk.text)
-            case ReasoningDelta():
-                self._add(chunk.index, _REASONING, chunk.text)
-            case BlockStart():
-                if chunk.index not in self._parts:
-                    self._parts[chunk.index] = _Part(chunk.kind)
-            case ToolCallDelta():
-                part = self._add(chunk.index, _CALL, chunk.arguments)
-                if not part.ended:
-                    part.id = part.id or chunk.id or ""
-                    part.name = part.name or chunk.name or ""
-            case BlockEnd():
-                self._end(chunk)
-            case UsageChunk():
-                self.usage = chunk.usage
-            case FinishChunk():
-                self.finish = chunk.finish
-            case _:
-                raise TypeError(f"an adapter produced {type(chunk).__name__}, which is no chunk; see dsh_core.llm")
+        take = _TAKES.get(type(chunk))
+        if take is None:
+            take = next((take for kind, take in _TAKES.items() if isinstance(chunk, kind)), None)
+        if take is None:
+            raise TypeError(f"an adapter produced {type(chunk).__name__}, which is no chunk; see dsh_core.llm")
+        take(self, chunk)
+
+    def _text(self, chunk: TextDelta) -> None:
+        self._add(chunk.index, _TEXT, chunk.text)
+
+    def _reasoning(self, chunk: ReasoningDelta) -> None:
+        self._add(chunk.index, _REASONING, chunk.text)
+
+    def _call(self, chunk: ToolCallDelta) -> None:
+        part = self._add(chunk.index, _CALL, chunk.arguments)
+        if not part.ended:
+            part.id = part.id or chunk.id or ""
+            part.name = part.name or chunk.name or ""
+
+    def _start(self, chunk: BlockStart) -> None:
+        if chunk.index not in self._parts:
+            self._parts[chunk.index] = _Part(chunk.kind)
+
+    def _used(self, chunk: UsageChunk) -> None:
+        self.usage = chunk.usage
+
+    def _finished(self, chunk: FinishChunk) -> None:
+        self.finish = chunk.finish
 
     def _add(self, index: int, kind: str, text: str) -> _Part:
         part = self._parts.get(index)
@@ -125,6 +133,17 @@ class BlockAssembler:
         return tuple(
             block for block in self._blocks() if isinstance(block, TextBlock | ReasoningBlock) and block.text.strip()
         )
+
+
+_TAKES: Final[dict[type, Callable[[BlockAssembler, Any], None]]] = {
+    TextDelta: BlockAssembler._text,
+    ReasoningDelta: BlockAssembler._reasoning,
+    ToolCallDelta: BlockAssembler._call,
+    BlockStart: BlockAssembler._start,
+    BlockEnd: BlockAssembler._end,
+    UsageChunk: BlockAssembler._used,
+    FinishChunk: BlockAssembler._finished,
+}
 
 
 class _Part:

@@ -112,6 +112,7 @@ class Session:
         self._projection = Projection(self._surface, self._events)
         self._last_time = 0
         self._last_turn = 0
+        self._last_turn_seq = 0
         self._open_turn: int | None = None
         self._open_step: int | None = None
         self._stream = ChunkStream(self._clock, self._write_pack)
@@ -157,6 +158,11 @@ class Session:
     def last_turn(self) -> int:
         """Number of the last turn, 0 before the first."""
         return self._last_turn
+
+    @property
+    def last_turn_seq(self) -> int:
+        """Seq of the last `turn/start`, 0 before the first."""
+        return self._last_turn_seq
 
     @property
     def used_call_ids(self) -> AbstractSet[str]:
@@ -324,16 +330,17 @@ class Session:
         kind = type(data)
         self._events.append(event)
         self._last_time = event.time
-        if kind is StepStartEvent:
+        if kind in MESSAGES:
+            self._surface.push(event)
+        elif kind is StepStartEvent:
             self._open_step = data.step
         elif kind is StepEndEvent:
             self._open_step = None
         elif kind is TurnStartEvent:
             self._open_turn = self._last_turn = data.turn
+            self._last_turn_seq = event.seq
         elif kind is TurnEndEvent:
             self._open_turn = self._open_step = None
-        elif kind in MESSAGES:
-            self._surface.push(event)
 
     # -- chunks ------------------------------------------------------------------------------------------
 
