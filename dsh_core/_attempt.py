@@ -30,7 +30,7 @@ __all__ = ["Answer", "flush", "request_answer"]
 _log: Final = logging.getLogger("dsh")
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Answer:
     """
     What a request came back with.
@@ -243,8 +243,8 @@ async def flush(run: TurnRun, barrier: str) -> None:
 def _leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    if isinstance(error, HookError) and error.__cause__ is not None:
-        return error.__cause__
+    if isinstance(error, HookError) and isinstance(error.__cause__, HarnessError):
+        return error.__cause__  # which speaks for itself
     return error
 
 
@@ -289,7 +289,7 @@ async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssemble
         if run.cancelled:
             raise
         raise LlmError("UNKNOWN", f"the adapter of {request.provider!r} cancelled its own stream") from error
-    except Exception as error:  # an adapter must raise LlmError; anything else is its fault, not the loop's
+    except (Exception, SystemExit) as error:  # an adapter must raise LlmError; anything else is its fault, not the loop's
         raise LlmError(
             "UNKNOWN", f"the adapter of {request.provider!r} failed with {type(error).__name__}: {error}"
         ) from error
@@ -304,7 +304,7 @@ async def _close(stream: object) -> None:
         return
     try:
         await aclose()
-    except Exception:  # noqa: BLE001 - the answer, or its failure, is known already
+    except (Exception, SystemExit):  # noqa: BLE001 - the answer, or its failure, is known already
         _log.warning("a stream of a model could not be closed", exc_info=True)
 
 

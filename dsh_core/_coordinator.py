@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from dsh_core._markers import hookimpl
 from dsh_core.errors import SessionExists
-from dsh_core.session.codec import release_bytes
+from dsh_core.session.event import release_all_bytes, release_bytes
 from dsh_core.session.events import (
     ApprovalAskedEvent,
     ApprovalDecidedEvent,
@@ -112,9 +112,11 @@ class PersistenceCoordinator:
             return
         live.buffer.append(event)
         if live.attached:
+            known = session.id in self._dirty
             if type(event.data) in _URGENT:
-                self._mark(live, urgent=True)
-            elif session.id not in self._dirty:
+                if not (known and self._roused):  # else the writer is on its way
+                    self._mark(live, urgent=True)
+            elif not known:
                 self._mark(live, urgent=False)
 
     @hookimpl
@@ -227,8 +229,7 @@ class PersistenceCoordinator:
         live.written = batch[-1].seq + 1
         live.unsynced = True
         live.failed = False
-        for event in batch:
-            release_bytes(event)
+        release_all_bytes(batch)
 
     def _mark(self, live: _Live, *, urgent: bool) -> None:
         self._dirty[live.session.id] = live

@@ -7,10 +7,12 @@ Pure: no I/O, no awaits. The driver appends what these functions return.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from dsh_core._failures import told
 from dsh_core._structured import OutputMismatch, parse_output
 from dsh_core.agent.types import TurnResult
 from dsh_core.content import Message, Tagged, ToolResultBlock, Usage, text_of
@@ -69,7 +71,7 @@ def error_reason(error: BaseException, step: int) -> Tagged:
         step: Number of the step that failed, 0 before the first.
     """
     code = error.code if isinstance(error, HarnessError) else "UNKNOWN"
-    fields: dict[str, Any] = {"step": step, "message": str(error) or type(error).__name__, "code": code}
+    fields: dict[str, Any] = {"step": step, "message": told(error), "code": code}
     if isinstance(error, LlmError) and error.status is not None:
         fields["status"] = error.status
     return Tagged("error", **fields)
@@ -101,13 +103,9 @@ def open_events(session: Session, turn: int, reason: Tagged) -> Iterable[object]
 def result_of(session: Session, turn: int, reason: Tagged, output_type: Any = None) -> TurnResult:
     """What `turn` came to, read from the log; `output` only where the turn completed."""
     events = turn_events(session, turn)
-    usage, text = Usage(), ""
-    for event in events:
-        data = event.data
-        if type(data) is AssistantMessageEvent:
-            text = text_of(data.content) or text
-            if data.usage is not None:
-                usage = usage + data.usage
+    answers = [data for data in map(_data_of, events) if type(data) is AssistantMessageEvent]
+    text = next((text for one in reversed(answers) if (text := text_of(one.content))), "")
+    usage = _sum([one.usage for one in answers if one.usage is not None])
     return TurnResult(
         text=text,
         output=_output(output_type, text) if reason.kind == "completed" else None,
@@ -117,6 +115,20 @@ def result_of(session: Session, turn: int, reason: Tagged, output_type: Any = No
         messages=_TurnMessages(events),
         session_id=session.id,
         events=events,
+    )
+
+
+_data_of: Final = attrgetter("data")
+
+
+def _sum(used: Sequence[Usage]) -> Usage:
+    """Long turns have many, so they are not added up one by one."""
+    return Usage(
+        sum([one.input for one in used]),
+        sum([one.output for one in used]),
+        sum([one.cache_read for one in used]),
+        sum([one.cache_write for one in used]),
+        sum([one.reasoning for one in used]),
     )
 
 

@@ -315,11 +315,12 @@ class SessionPersistence(RawStore):
         assert slot.header is not None
         if not events:
             return
+        records = []
         for event in events:
             if event.seq != expected:
                 raise out_of_sequence(session_id, slot.next_seq, events, event.seq, expected)
             expected += 1
-        records = [encode_event(event) for event in events]
+            records.append(event._encoded or encode_event(event))
         try:
             await self._write(slot.header, records, first=not slot.stored)
         except StorageError:

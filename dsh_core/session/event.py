@@ -4,7 +4,8 @@ The events of a log as values.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -13,7 +14,7 @@ from dsh_core.errors import NotSerializable
 from dsh_core.session._registry import EventType, event_type_of
 from dsh_core.session.events import UnknownEvent
 
-__all__ = ["Replace", "SessionEvent", "known_type", "make_event", "release_bytes"]
+__all__ = ["Replace", "SessionEvent", "known_type", "make_event", "release_all_bytes", "release_bytes"]
 
 
 class _Flags(msgspec.Struct, frozen=True):
@@ -127,7 +128,16 @@ def make_event(
 
 def release_bytes(event: SessionEvent) -> None:
     """Let go of the bytes of an event that has been written, or that nobody will write."""
-    object.__setattr__(event, "_encoded", None)
+    release_all_bytes((event,))
+
+
+def release_all_bytes(events: Iterable[SessionEvent]) -> None:
+    """The same for a batch."""
+    for event in events:
+        _set_encoded(event, None)
+
+
+_set_encoded: Final = SessionEvent.__dict__["_encoded"].__set__
 
 
 def known_type(cls: type) -> EventType:

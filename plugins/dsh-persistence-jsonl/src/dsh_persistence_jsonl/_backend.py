@@ -17,7 +17,7 @@ from dsh_core.errors import SessionExists, SessionNotFound, StorageError
 from dsh_core.persistence import Damage, RawLog, SessionPersistence, SessionSummary, check_session_id, encode_header
 from dsh_persistence_jsonl import _writing
 from dsh_persistence_jsonl._files import beside, make_private_dir, open_file, opened_file, read_all, sync_dir
-from dsh_persistence_jsonl._lines import seal
+from dsh_persistence_jsonl._lines import seal, seal_all
 from dsh_persistence_jsonl._locks import HeldLog, LockTable
 from dsh_persistence_jsonl._names import SUFFIX, file_stem, folder_name
 from dsh_persistence_jsonl._reading import raw_log, summary
@@ -98,7 +98,7 @@ class JsonlPersistence(SessionPersistence):
             self._write_log(log, header, records, first=first)
 
     def _write_log(self, log: HeldLog, header: SessionHeader, records: Sequence[bytes], *, first: bool) -> None:
-        data = b"".join([seal(record) for record in records])
+        data = seal_all(records)
         if first:
             if log.path is not None:
                 raise SessionExists(f"session {header.id!r} is stored already in {log.path}; choose another id")
