@@ -12,7 +12,7 @@ from typing import Final
 
 from dsh_core.errors import HookError
 
-__all__ = ["CONTAINED", "Failed", "at_the_edge", "blame", "cancelled_from_outside", "describe", "wrong_result"]
+__all__ = ["CONTAINED", "Failed", "at_the_edge", "blame", "cancelled_from_outside", "describe", "told", "wrong_result"]
 
 CONTAINED: Final = (Exception, asyncio.CancelledError, SystemExit)
 """What an awaited implementation can raise and still be only a failed plugin."""
@@ -71,6 +71,12 @@ def describe(error: BaseException) -> str:
     """Type and text of an exception; one without text still gives its type."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def told(error: BaseException) -> str:
+    """Its text and its notes, which name the plugin where an error comes out as it was raised."""
+    notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+    return "; ".join([str(error) or type(error).__name__, *notes])
 
 
 def wrong_result(value: object, wanted: str) -> TypeError:
