@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dsh_core._failures import Failed, at_the_edge, blame, wrong_result
 from dsh_core._invoke import Pending, Step, begin
-from dsh_core._ownership import acting
+from dsh_core._ownership import InFlight, acting
 from dsh_core._results import check_type
 from dsh_core._wrappers import inside_wrappers
 from dsh_core.errors import HarnessError, LlmError, ToolError
@@ -73,6 +73,7 @@ class _Onion:
         try:
             result = begin(step, args)
             if type(result) is Pending:
+                call_next.suspends(result.flight)
                 result = await result
             call_next.finished = not _is_lazy(result)
             return self.check(result)
@@ -117,7 +118,7 @@ def _is_lazy(result: object) -> bool:
 class _CallNext:
     """The rest of the chain, to be run once."""
 
-    __slots__ = ("_depth", "_onion", "_step", "called", "failed", "finished")
+    __slots__ = ("_depth", "_flight", "_onion", "_running", "_step", "called", "failed", "finished")
 
     def __init__(self, onion: _Onion, depth: int, step: Step) -> None:
         self._onion = onion
@@ -126,6 +127,14 @@ class _CallNext:
         self.called = False
         self.finished = False
         self.failed: Failed | None = None
+        self._running = False
+        self._flight: InFlight | None = None
+
+    def suspends(self, flight: InFlight) -> None:
+        """The implementation is being waited for; its time does not run while the rest of the chain does (H-4)."""
+        self._flight = flight
+        if self._running:
+            flight.pause()
 
     async def __call__(self) -> Any:
         if self.called or self.finished:
@@ -134,9 +143,15 @@ class _CallNext:
                 f"{'a second time' if self.called else 'after it had returned'}; call it once and await it",
                 "CALL_NEXT",
             )
-        self.called = True
+        self.called = self._running = True
+        if self._flight is not None:
+            self._flight.pause()
         try:
             return await self._onion.layer(self._depth)
         except Failed as error:
             failed = self.failed = error
+        finally:
+            self._running = False
+            if self._flight is not None:
+                self._flight.resume()
         raise failed.error

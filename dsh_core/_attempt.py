@@ -289,7 +289,7 @@ async def _read(run: TurnRun, request: GenerateRequest, assembler: BlockAssemble
         if run.cancelled:
             raise
         raise LlmError("UNKNOWN", f"the adapter of {request.provider!r} cancelled its own stream") from error
-    except (Exception, SystemExit) as error:  # an adapter must raise LlmError; anything else is its fault, not the loop's
+    except (Exception, SystemExit) as error:  # not LlmError: the adapter's fault, and never the loop's end
         raise LlmError(
             "UNKNOWN", f"the adapter of {request.provider!r} failed with {type(error).__name__}: {error}"
         ) from error

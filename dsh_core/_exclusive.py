@@ -91,6 +91,7 @@ class ExclusiveSlot:
             raise Busy(f"agent {agent.id!r} is busy with {self._name}; wait until it is idle")
         if agent.run is not None or agent.wake_owed:
             raise Busy(f"agent {agent.id!r} is running a turn; wait for when_idle() before {name}")
+        agent.close_left_open()
         turn = agent.session.last_turn + 1
         agent.session.append(TurnStartEvent(turn, Tagged("maintenance", name=name)))
         self._task, self._name, self._cause = asyncio.current_task(), name, None
@@ -102,7 +103,10 @@ class ExclusiveSlot:
         """Close the maintenance turn; a recorded cause wins over what came of it, and is returned."""
         cause, self._task = self._cause, None
         if self._agent.session.open_turn == turn:
-            self._agent.session.append(TurnEndEvent(turn, cause or outcome))
+            try:
+                self._agent.session.append(TurnEndEvent(turn, cause or outcome))
+            except Exception as error:  # noqa: BLE001 - a plugin refuses it: the slot is free all the same
+                self._agent.report_error(error, turn, 0, "turn/end")
         return cause
 
     def _release(self) -> None:

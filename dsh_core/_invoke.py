@@ -121,10 +121,11 @@ async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
 class Pending:
     """The rest of an implementation that has suspended; await it once."""
 
-    __slots__ = ("_coroutine", "_step", "_waiting_for")
+    __slots__ = ("_coroutine", "_step", "_waiting_for", "flight")
 
     def __init__(self, step: Step, coroutine: Coroutine[Any, Any, Any], waiting_for: Any) -> None:
         self._step = step
+        self.flight = InFlight(step.owner, f"hook {step.hook}", step.limit)
         self._coroutine = coroutine
         self._waiting_for = waiting_for
 
@@ -133,7 +134,7 @@ class Pending:
         before = acting.get()
         acting.set(step.owner)
         try:
-            with InFlight(step.owner, f"hook {step.hook}", step.limit):
+            with self.flight:
                 return (yield from self._rest())
         finally:
             acting.set(before)

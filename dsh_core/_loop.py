@@ -38,7 +38,7 @@ from dsh_core.session.events import (
     TurnEndEvent,
     TurnStartEvent,
 )
-from dsh_core.session.repair import pending_messages
+from dsh_core.session.repair import interrupted_turn_closers, pending_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -160,9 +160,11 @@ class LoopAgent:
             return
         turn = self.session.last_turn + 1
         self.session.append(TurnStartEvent(turn, Tagged("injection")))
-        for event in events:
-            self.session.append(event)
-        self.session.append(TurnEndEvent(turn, Tagged("completed")))
+        try:
+            for event in events:
+                self.session.append(event)
+        finally:  # also when a plugin refuses one of them
+            self.session.append(TurnEndEvent(turn, Tagged("completed")))
         self.harness.spawn_internal(self.flush_turn(turn), name=f"dsh-flush-{self.id}")
 
     def cancel(self, reason: str = "cancelled") -> list[Message]:
@@ -288,6 +290,7 @@ class LoopAgent:
         """Return when the driver has exited and the last events are flushed."""
         await self._exited.wait()
         await self._slot.free()
+        self.close_left_open()
         await self._flush("dispose", self.session.last_turn)
 
     def _wake_up(self) -> None:
@@ -357,6 +360,7 @@ class LoopAgent:
 
     async def _run_turn(self) -> bool:
         """Run one turn; False when it could not be opened, so that its messages wait for the next wake."""
+        self.close_left_open()
         run = TurnRun(self)
         self.run = run
         loop = asyncio.get_running_loop()
@@ -377,6 +381,16 @@ class LoopAgent:
         finally:
             self._after_turn(run)
         return run.result is not None
+
+    def close_left_open(self) -> None:
+        """Close a turn whose last events a plugin refused; it is what a crash at that point would have left."""
+        if not self.session.turn_open:
+            return
+        try:
+            for data in interrupted_turn_closers(self.session.events):
+                self.session.append(data)
+        except Exception as error:  # noqa: BLE001 - refused again: the next turn, or a resume, has to close it
+            self.report_error(error, self.session.last_turn, 0, "turn/end")
 
     async def _whole_turn(self, run: TurnRun) -> None:
         await run.execute()

@@ -9,12 +9,15 @@ that unloading the plugin undoes it (H-7).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from dsh_core.errors import HarnessError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 __all__ = ["InFlight", "Owner", "Registration", "acting", "acting_for", "current_owner", "own"]
 
@@ -136,16 +139,18 @@ class InFlight:
     Args:
         owner: The plugin, or None.
         what: What runs, for messages.
-        seconds: End it after this time.
+        seconds: End it after this time, not counting pauses.
     """
 
-    __slots__ = ("_cancelling", "_error", "_owner", "_seconds", "_timer", "task", "what")
+    __slots__ = ("_cancelling", "_error", "_left", "_owner", "_paused", "_seconds", "_timer", "task", "what")
 
     def __init__(self, owner: Owner | None, what: str = "", seconds: float | None = None) -> None:
         self.what = what
         self.task: asyncio.Task[Any] | None = None
         self._owner = owner
         self._seconds = seconds
+        self._left = seconds
+        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._error: BaseException | None = None
         self._cancelling = 0
@@ -155,8 +160,8 @@ class InFlight:
         if self.task is None:
             raise RuntimeError("a call in flight has to run in a task")
         self._cancelling = self.task.cancelling()
-        if self._seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+        if self._left is not None and not self._paused:
+            self._timer = asyncio.get_running_loop().call_later(self._left, self._expire)
         if self._owner is not None:
             self._owner._entered(self)
         return self
@@ -166,6 +171,7 @@ class InFlight:
             self._owner._left(self)
         if self._timer is not None:
             self._timer.cancel()
+        self._left = None
         if self._error is None or self.task is None:
             return
         ours = self.task.uncancel() <= self._cancelling
@@ -177,6 +183,20 @@ class InFlight:
         if self._error is None and self.task is not None:
             self._error = error
             self.task.cancel()
+
+    def pause(self) -> None:
+        """Stop the clock: what runs now is not the plugin's."""
+        self._paused = True
+        if self._timer is not None and self._left is not None:
+            self._left = max(self._timer.when() - asyncio.get_running_loop().time(), 0)
+            self._timer.cancel()
+            self._timer = None
+
+    def resume(self) -> None:
+        """Let the clock go on."""
+        self._paused = False
+        if self.task is not None and self._left is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._left, self._expire)
 
     def _expire(self) -> None:
         self.interrupt(TimeoutError(f"no answer within {self._seconds:g} s"))
@@ -212,8 +232,39 @@ def own(undo: Callable[[], object]) -> Registration:
 
 def spawn_owned(coro: Coroutine[Any, Any, T], name: str, owner: Owner | None) -> asyncio.Task[T]:
     """Start a task that ends with its owner."""
+    if owner is not None:
+        coro = _Contained(coro, name)
     task = asyncio.get_running_loop().create_task(coro, name=name)
     if owner is not None:
         owner.tasks.add(task)
         task.add_done_callback(owner.tasks.discard)
     return task
+
+
+class _Contained(Coroutine[Any, Any, T]):
+    """A plugin's coroutine that may fail but not exit: `SystemExit` in a task would stop the whole loop."""
+
+    def __init__(self, inner: Coroutine[Any, Any, T], name: str) -> None:
+        self._inner = inner
+        self._name = name
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._inner.send(value)
+        except SystemExit as error:
+            raise self._failure(error) from error
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._inner.throw(*error)
+        except SystemExit as raised:
+            raise self._failure(raised) from raised
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._inner.__await__()
+
+    def _failure(self, error: SystemExit) -> HarnessError:
+        return HarnessError(f"task {self._name!r} wanted to end the process with SystemExit({error.code!r})")

@@ -34,7 +34,7 @@ BUILT_IN: Final = 5
 GATE_SECONDS = 30.0
 """Time limit of a coroutine gate where none is configured (H-4)."""
 
-_AWAITED = ("checkpoint", "transform", "gate", "drain", "first")
+_AWAITED = ("checkpoint", "transform", "gate", "around", "drain", "first")
 Place: TypeAlias = tuple[int, int]
 
 
@@ -215,7 +215,8 @@ class PlanMaker:
         is_async = _is_coroutine(function)
         plain = registered.place[0] == BUILT_IN and not is_async
         limit = self._limit(spec, is_async)
-        if limit is not None and not (is_async or plain) and not impl.wrapper and self._timeout is not None:
+        threaded = self._timeout is not None and spec.mode in _AWAITED and not (is_async or plain or impl.wrapper)
+        if threaded:  # also where the limit is not ours: whoever is waited for must not hold up the others
             function, is_async = in_thread(function, f"dsh-{spec.name}-{registered.name}"), True
         function, pick = _by_position(function, impl.argnames, impl.kwargnames, spec.arguments)
         if self.tracers:
@@ -227,7 +228,7 @@ class PlanMaker:
         return Step(lambda *args: function(*taken(args)), function, taken, *named, is_async, limit, plain)
 
     def _limit(self, spec: Spec, is_async: bool) -> float | None:
-        """Around hooks take as long as what they wrap, and people as long as they like."""
+        """People take as long as they like; an around hook's clock stands still while what it wraps runs."""
         if spec.mode not in _AWAITED or spec.name in UNTIMED:
             return None
         return self._timeout if self._timeout is not None or spec.mode != "gate" else GATE_SECONDS

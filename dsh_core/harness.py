@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsh_core._builtins import builtin_plugins
 from dsh_core._chat import Chat
+from dsh_core._failures import told
 from dsh_core._loop import LoopAgent
 from dsh_core._ownership import Registration, acting_for, current_owner, spawn_owned
 from dsh_core._plugins import PluginManager
@@ -170,7 +171,7 @@ class Harness:
 
     def report_error(self, agent: Agent, turn: int, step: int, error: BaseException, origin: str) -> None:
         """Log a failure and tell the observers of `agent_error`."""
-        _log.warning("session %s, turn %d, step %d, %s: %s", agent.id, turn, step, origin, error)
+        _log.warning("session %s, turn %d, step %d, %s: %s", agent.id, turn, step, origin, told(error))
         self.hooks.agent_error(agent=agent, turn=turn, step=step, error=error, origin=origin)
 
     def _report_contained(self, hook: str, plugin: str, error: BaseException, arguments: Mapping[str, Any]) -> None:

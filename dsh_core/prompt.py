@@ -194,7 +194,7 @@ async def _values(what: str, table: Mapping[str, _Source], agent: Agent) -> _Val
                 value = value(agent)
                 if value is not None and type(value) is not str and inspect.isawaitable(value):
                     value = await value
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # a plugin may even exit
                 raise _failed(what, source, f"failed: {type(error).__name__}: {error}") from error
             if value is not None and not isinstance(value, str):
                 raise _failed(what, source, f"gave {type(value).__name__!r}; it has to be text or None")
