@@ -320,3 +320,19 @@ def test_the_demo_runs(dsh):
     assert shown.code == 0, shown.out + shown.err
     for words in ("KILL", "interrupted", "completed"):
         assert words in shown.out
+
+
+def test_a_damaged_session_is_repaired_by_the_command_its_error_names(dsh, model):
+    """P-3: repair keeps a backup and saves every readable record."""
+    model.says("one")
+    assert dsh("run", "hi", "--session", "torn").code == 0
+    (log,) = dsh.state.rglob("torn-*.jsonl")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:4], lines[4][:20] + b"\n", *lines[5:]]))
+    refused = dsh("run", "--resume", "torn", "--", "again")
+    assert refused.code == 2
+    assert "dsh sessions repair torn" in refused.err
+    repaired = dsh("sessions", "repair", "torn")
+    assert repaired.code == 0, repaired.err
+    assert dsh("sessions", "show", "torn").code == 0
+    assert len(list(log.parent.glob("torn-*"))) > 1

@@ -311,3 +311,18 @@ def test_a_reader_that_leaves_after_a_line_ends_the_run(dsh, model):
     process.stderr.close()
     assert process.wait(60) == 141
     assert dsh.log("piped")[-1]["type"] == "turn/end"
+
+
+def test_switching_off_what_is_not_there_is_a_usage_error(dsh, model):
+    """H-9: a typing error in -p must not leave the plugin on without a word."""
+    shown = dsh("run", "hi", "-p", "no:retyr")
+    assert (shown.code, shown.out) == (2, "")
+    assert "did you mean 'retry'" in shown.err
+
+
+def test_a_local_model_without_its_address_is_told_how_to_give_one(dsh):
+    """M-5: the message says what to do next."""
+    (dsh.config / "config.toml").write_text("", encoding="utf-8")
+    shown = dsh("run", "hi", "--model", "local/x", env={"DSH_LOCAL_BASE_URL": None})
+    assert (shown.code, shown.out) == (2, "")
+    assert "DSH_LOCAL_BASE_URL=" in shown.err

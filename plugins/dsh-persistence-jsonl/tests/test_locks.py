@@ -247,3 +247,25 @@ async def test_processes_that_race_for_a_session_never_mix(root, process):
     assert won > 0
     assert len(stored.events) == 3 * won
     assert [event.type for event in stored.events] == ["turn/start", "tool/call", "turn/end"] * won
+
+
+async def test_a_release_never_takes_away_what_the_next_owner_holds(tmp_path, monkeypatch):
+    """P-4: an owner that wrote nothing leaves; whoever takes the session at that very moment keeps it."""
+    import fcntl
+
+    leaving, next_owner = JsonlPersistence(tmp_path), JsonlPersistence(tmp_path)
+    await leaving.create(SessionHeader(id="s", created_at=1))
+    flock, taken = fcntl.flock, []
+
+    def unlocked(fd: int, operation: int) -> None:
+        flock(fd, operation)
+        if operation == fcntl.LOCK_UN and not taken:
+            taken.append(next_owner._locks.acquire("s"))
+
+    monkeypatch.setattr(fcntl, "flock", unlocked)
+    await leaving.release("s")
+    assert taken
+    fresh = taken[0].fresh
+    assert fresh.exists()
+    assert os.fstat(taken[0].fd).st_ino == fresh.stat().st_ino
+    next_owner._locks.release("s", taken[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsh_core import AgentOptions, Chat, ConfigError, SessionNotFound
+from dsh_core import AgentOptions, Chat, ConfigError, LlmError, SessionNotFound
 
 if TYPE_CHECKING:
     from dsh_core import AgentHandle, Harness, SessionPersistence, SessionSummary
@@ -24,7 +24,16 @@ def require_model(harness: Harness) -> None:
     Raises:
         LlmError: `NO_MODEL` or `NO_ADAPTER`; the message says what to do.
     """
-    harness.llm.resolve(harness.config.model or "")
+    model = harness.config.model or ""
+    if model.startswith("local/") and not os.environ.get("DSH_LOCAL_BASE_URL"):
+        try:
+            harness.llm.resolve(model)
+        except LlmError as error:
+            raise ConfigError(
+                f"nothing answers for {model!r}: say where the server on this machine is, for instance "
+                "DSH_LOCAL_BASE_URL=http://127.0.0.1:8080/v1"
+            ) from error
+    harness.llm.resolve(model)
 
 
 async def agent_for(harness: Harness, session: str | None, resume: str | None) -> AgentHandle:

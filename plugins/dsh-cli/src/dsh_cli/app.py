@@ -166,6 +166,15 @@ def sessions_show(session: str, events: bool) -> int:
     return show_session(session, events)
 
 
+@sessions.command("repair", context_settings=_CONTEXT)
+@click.argument("session")
+def sessions_repair(session: str) -> int:
+    """Save every readable record of a damaged SESSION; the log as it was is kept beside it."""
+    from dsh_cli.stored import repair_session
+
+    return repair_session(session)
+
+
 @cli.group(context_settings=_CONTEXT, invoke_without_command=True)
 @click.pass_context
 def plugins(ctx: click.Context) -> int | None:

@@ -4,6 +4,7 @@ From command-line options to a configured harness.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -90,6 +91,14 @@ def _gates() -> set[str]:
     return set(entry_points(group=GATE_ENTRY_POINT_GROUP).names)
 
 
+def _require_known(disabled: Sequence[str], known: Sequence[str]) -> None:
+    for name in disabled:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            raise ConfigError(f"-p no:{name}: there is no plugin {name!r}; {hint}")
+
+
 def _disabled(values: Sequence[str]) -> list[str]:
     for value in values:
         if not value.startswith("no:") or value == "no:":
@@ -112,6 +121,7 @@ async def opened_harness(
     for warning in config.warnings:
         terminal.warn(warning)
     async with Harness(plugins=plugins, config=config, cwd=where) as harness:
+        _require_known(_disabled(settings.plugins), [info.name for info in harness.plugins.list()])
         if settings.permission_mode != "full-trust":
             _require_gates(harness, config)
         yield harness

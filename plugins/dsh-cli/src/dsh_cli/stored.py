@@ -22,7 +22,7 @@ from dsh_core.session import events as ev
 if TYPE_CHECKING:
     from dsh_core import SessionEvent, SessionPersistence, SessionSummary, StoredSession
 
-__all__ = ["list_sessions", "show_session"]
+__all__ = ["list_sessions", "repair_session", "show_session"]
 
 
 def list_sessions(everywhere: bool, as_json: bool) -> int:
@@ -65,6 +65,21 @@ def show_session(session_id: str, raw: bool) -> int:
             terminal.warn(f"damaged at {stored.damage.position}: {stored.damage.reason}")
 
     return asyncio.run(_with_backend(show))
+
+
+def repair_session(session_id: str) -> int:
+    """
+    Save every readable record of a damaged session.
+
+    Args:
+        session_id: Its id.
+    """
+
+    async def repair(backend: SessionPersistence, terminal: Terminal) -> None:
+        events = await backend.repair(session_id)
+        terminal.line(f"session {visible(session_id)} has {events} events now; the damaged log is kept beside it")
+
+    return asyncio.run(_with_backend(repair))
 
 
 async def _with_backend(use: Callable[[Any, Terminal], Awaitable[None]]) -> int:

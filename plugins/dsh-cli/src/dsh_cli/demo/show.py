@@ -33,16 +33,15 @@ def show_demo(keep: bool) -> int:
     terminal = Terminal()
     room = Path(tempfile.mkdtemp(prefix="dsh-demo-"))
     try:
-        completed = _show(room, terminal)
-        if completed and (keep or terminal.out.isatty()):
-            keep = True
+        keep = keep or terminal.out.isatty()
+        completed = _show(room, terminal, keep)
         return COMPLETED if completed else FAILED
     finally:
         if not keep:
             shutil.rmtree(room, ignore_errors=True)
 
 
-def _show(room: Path, terminal: Terminal) -> bool:
+def _show(room: Path, terminal: Terminal, kept: bool) -> bool:
     workspace = room / "workspace"
     workspace.mkdir()
     (workspace / "notes.txt").write_text(_NOTES, encoding="utf-8")
@@ -60,7 +59,7 @@ def _show(room: Path, terminal: Terminal) -> bool:
     if not (killed == -signal.SIGKILL and went_on == 0 and logs):
         terminal.error(f"the demo did not go as it should (exit codes {killed} and {went_on}, {len(logs)} logs)")
         return False
-    _explain(logs[0], terminal)
+    _explain(logs[0], terminal, kept)
     return True
 
 
@@ -85,7 +84,7 @@ def _act(name: str, workspace: Path, environment: dict[str, str], terminal: Term
     return process.returncode
 
 
-def _explain(log: Path, terminal: Terminal) -> None:
+def _explain(log: Path, terminal: Terminal, kept: bool) -> None:
     events = log.read_text(encoding="utf-8").splitlines()
     terminal.line("What you saw: the accepted prompt, the calls and the results were on disk before the kill.")
     terminal.line("Opening the session closed the interrupted turn: the model was told that its call may have")
@@ -93,4 +92,7 @@ def _explain(log: Path, terminal: Terminal) -> None:
     terminal.line("")
     terminal.line(f"The log: {len(events) - 1} events, one JSON object a line, in")
     terminal.line(f"  {log}")
-    terminal.line(f"  (read it with: less {log}; kept with dsh demo --keep, or when run in a terminal)")
+    if kept:
+        terminal.line(f"  (read it with: less {log})")
+    else:
+        terminal.line("  (taken away again; dsh demo --keep, or a run in a terminal, leaves it there)")

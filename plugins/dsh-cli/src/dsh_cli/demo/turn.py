@@ -61,7 +61,7 @@ class Spectator:
             case ev.ToolCallEvent(name=name, arguments=arguments):
                 say("call", f"{name} {arguments}")
             case ev.ToolResultEvent(content=content, is_error=failed):
-                say("fail" if failed else "result", " / ".join(_words(content).strip().splitlines())[:110])
+                say("fail" if failed else "result", shortened(" / ".join(_words(content).strip().splitlines())))
             case ev.TurnEndEvent(turn=turn, reason=reason):
                 say("turn", f"turn {turn} ended: {reason.kind}")
 
@@ -75,6 +75,11 @@ class Spectator:
 
 def _words(content: Sequence[object]) -> str:
     return "".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def shortened(words: str, limit: int = 110) -> str:
+    """At most `limit` characters, cut between words."""
+    return words if len(words) <= limit else words[:limit].rsplit(" ", 1)[0] + " …"
 
 
 def say(kind: str, words: str) -> None:
