@@ -277,7 +277,7 @@ class PersistenceCoordinator:
         known = live.failed
         try:
             await self._write(live)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises, the writer of all the others goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the writer of all the others goes on
             if not known:
                 self._report(live.session.id, error)
 

@@ -59,13 +59,17 @@ class Owner:
     Args:
         name: The plugin's name.
         trusted: True for plugins handed in by code, False for those found through entry points (L-15).
+
+    Attributes:
+        held: Agents depend on something it provides, so it must not go while one lives.
     """
 
-    __slots__ = ("_idle", "_registrations", "_running", "name", "tasks", "trusted")
+    __slots__ = ("_idle", "_registrations", "_running", "held", "name", "tasks", "trusted")
 
     def __init__(self, name: str, *, trusted: bool = True) -> None:
         self.name = name
         self.trusted = trusted
+        self.held = False
         self._registrations: dict[int, Registration] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self._running: set[InFlight] = set()

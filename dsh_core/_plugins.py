@@ -257,10 +257,10 @@ class PluginManager:
         """
         load = self._find(name)
         _refuse_deadlock(load)
-        if load.required and self._harness.agents.list():
+        if (load.required or load.owner.held) and self._harness.agents.list():
+            why = "is required" if load.required else "stores the sessions of the agents"
             raise PluginError(
-                f"plugin {name!r} is required, so it cannot be unloaded while an agent lives; "
-                "dispose of the agents first",
+                f"plugin {name!r} {why}, so it cannot be unloaded while an agent lives; dispose of the agents first",
                 "PLUGIN_REQUIRED",
                 plugin=name,
             )

@@ -24,13 +24,14 @@ class ServiceRegistry:
     def __init__(self) -> None:
         self._services: dict[type, tuple[object, str]] = {}
 
-    def provide(self, kind: type[T], service: T) -> Registration:
+    def provide(self, kind: type[T], service: T, gone: Callable[[], object] | None = None) -> Registration:
         """
         Offer the one service of a kind.
 
         Args:
             kind: The class or protocol under which it is asked for.
             service: The service.
+            gone: Called when it has been taken back.
 
         Raises:
             PluginError: Another plugin provides this kind already; the message names both.
@@ -48,6 +49,8 @@ class ServiceRegistry:
 
         def undo() -> None:
             self._services.pop(kind, None)
+            if gone is not None:
+                gone()
 
         return own(undo)
 

@@ -102,11 +102,21 @@ class Harness:
         Raises:
             PluginError: Another plugin provides this kind already; the message names both.
         """
-        registration = self._services.provide(kind, service)
-        if kind is SessionPersistence and isinstance(service, SessionPersistence):
-            self.writer = PersistenceCoordinator(service, report=self._report_write)
-            self._sink.record = self.writer.record
+        if kind is not SessionPersistence or not isinstance(service, SessionPersistence):
+            return self._services.provide(kind, service)
+        registration = self._services.provide(kind, service, self._stop_writing)
+        self.writer = PersistenceCoordinator(service, report=self._report_write)
+        self._sink.record = self.writer.record
+        owner = current_owner()
+        if owner is not None:
+            owner.held = True
         return registration
+
+    def _stop_writing(self) -> None:
+        """The backend is gone: what is created from now on stays in memory."""
+        writer, self.writer, self._sink.record = self.writer, None, None
+        if writer is not None:
+            self.spawn_internal(writer.aclose(), name="dsh-stop-writing")
 
     def service(self, kind: type[T]) -> T:
         """
