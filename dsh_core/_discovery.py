@@ -4,8 +4,11 @@ Which plugins are installed, and what a plugin's entry point turns into. Nothing
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import os
+import sys
+import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +26,9 @@ __all__ = ["NO_AUTOLOAD", "PERSISTENCE_PREFIX", "Candidate", "autoload_switched_
 
 NO_AUTOLOAD: Final = "DSH_DISABLE_PLUGIN_AUTOLOAD"
 PERSISTENCE_PREFIX: Final = "persistence-"
+
+IMPORT_SECONDS = 30.0
+"""How long the import of one plugin may take before it is left out."""
 
 
 @attrs.frozen
@@ -100,10 +106,10 @@ def build(candidate: Candidate, config: Config) -> object:
         config: For its table, `[plugins.NAME]`.
 
     Raises:
-        PluginError: It has a table but takes no configuration.
+        PluginError: Its import does not end, or it has a table but takes no configuration.
         BaseException: Whatever its code raises, `SystemExit` included.
     """
-    target = candidate.entry_point.load()
+    target = _imported(candidate)
     table = config.plugins.tables.get(candidate.name)
     if not isinstance(target, type):
         _refuse_table(candidate.name, table)
@@ -113,6 +119,32 @@ def build(candidate: Candidate, config: Config) -> object:
         return target(config.structure(table or {}, config_class, f"plugins.{candidate.name}"))
     _refuse_table(candidate.name, table)
     return target()
+
+
+def _imported(candidate: Candidate) -> Any:
+    """Import in a thread, so that a module which hangs can be left out like any other broken one."""
+    if candidate.target.partition(":")[0] in sys.modules:
+        return candidate.entry_point.load()
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            outcome.append(context.run(candidate.entry_point.load))
+        except BaseException as error:  # noqa: BLE001 - carried over to the thread that waits
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name=f"dsh-import-{candidate.name}", daemon=True)
+    thread.start()
+    thread.join(IMPORT_SECONDS)
+    if failure:
+        raise failure[0]
+    if not outcome:
+        raise PluginError(
+            f"its import has not ended after {IMPORT_SECONDS:g} s and is abandoned", plugin=candidate.name
+        )
+    return outcome[0]
 
 
 def _refuse_table(name: str, table: Mapping[str, Any] | None) -> None:

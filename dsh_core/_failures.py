@@ -12,10 +12,10 @@ from typing import Final
 
 from dsh_core.errors import HookError
 
-__all__ = ["CONTAINED", "Failed", "at_the_edge", "blame", "cancelled_from_outside", "describe", "told", "wrong_result"]
+__all__ = ["STOPS", "Failed", "at_the_edge", "blame", "cancelled_from_outside", "describe", "told", "wrong_result"]
 
-CONTAINED: Final = (Exception, asyncio.CancelledError, SystemExit)
-"""What an awaited implementation can raise and still be only a failed plugin."""
+STOPS: Final = (KeyboardInterrupt, GeneratorExit)
+"""What stops the task or the process; whatever else an implementation raises is only a failed plugin."""
 
 
 class Failed(Exception):
@@ -46,9 +46,8 @@ def cancelled_from_outside(error: BaseException) -> bool:
 
 def blame(error: BaseException, plugin: str) -> Failed:
     """The failure of `plugin`, or nobody's if the whole task is being stopped."""
-    if isinstance(error, CONTAINED) and not cancelled_from_outside(error):
-        return Failed(error, plugin)
-    return Failed(error, None)
+    stops = isinstance(error, STOPS) or cancelled_from_outside(error)
+    return Failed(error, None if stops else plugin)
 
 
 def at_the_edge(failed: Failed, hook: str) -> BaseException:

@@ -18,7 +18,7 @@ import attrs
 from dsh_core._attempt import Answer, request_answer
 from dsh_core._batch import Batch, CallState
 from dsh_core._calls import offered_names, with_logged_calls, without_calls
-from dsh_core._failures import told
+from dsh_core._failures import STOPS, told
 from dsh_core._turn import Outcome, error_reason, open_events, result_of
 from dsh_core.content import GenerateRequest, Message, Source, Tagged, ToolCallBlock
 from dsh_core.decisions import ContinuationDecision, Continue, PromptAllow, PromptBlock, Stop
@@ -148,7 +148,9 @@ class TurnRun:
             pass
         except asyncio.CancelledError as error:
             self._cancelled(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever failed, the turn is closed and the agent lives on
+        except STOPS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever failed, the turn is closed and the agent lives on
             self._failed(error)
         self.close()
         if self.host_cancelled:

@@ -48,6 +48,10 @@ MODES = {name: mode.mode for name, spec in vars(hookspecs).items() if (mode := h
 LIMIT, PATIENCE = 0.2, 5.0
 
 
+class Escape(BaseException):
+    """As some libraries have them, so that `except Exception` does not catch it."""
+
+
 class Trouble:
     """Ways to misbehave; `on` says whether it does so now, and `count` how often it has."""
 
@@ -69,6 +73,8 @@ class Trouble:
                 raise ValueError("trouble made")
             case "exits":
                 raise SystemExit(3)
+            case "escapes":
+                raise Escape
             case "cancels":
                 raise asyncio.CancelledError("trouble made")
             case "hangs":
@@ -260,6 +266,8 @@ def cases(*modes: str, styles: Sequence[str], without: Collection[str] = ()) -> 
                 kinds.append("returns")
             if style in ("plain", "coroutine") and MODES[hook] not in ("observe", "check"):
                 kinds.append("hangs")
+            if style in ("plain", "coroutine"):
+                kinds.append("escapes")
             for kind in kinds:
                 found.append(pytest.param(hook, style, kind, id=f"{hook}-{style}-{kind}"))
     return found
