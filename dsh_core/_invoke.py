@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import threading
 from time import perf_counter
@@ -177,8 +178,10 @@ def in_thread(function: Callable[..., Any], name: str) -> Callable[..., Awaitabl
                 outcome.append((True, context.run(function, *args)))
             except BaseException as error:  # noqa: BLE001 - handed on
                 outcome.append((False, error))
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_wake, done)
+            try:
+                loop.call_soon_threadsafe(_wake, done, outcome[0][1])
+            except RuntimeError:  # the loop has been closed meanwhile
+                _drop(outcome[0][1])
 
         threading.Thread(target=work, name=name, daemon=True).start()
         await done
@@ -190,6 +193,14 @@ def in_thread(function: Callable[..., Any], name: str) -> Callable[..., Awaitabl
     return call
 
 
-def _wake(done: asyncio.Future[None]) -> None:
-    if not done.done():
+def _wake(done: asyncio.Future[None], value: object) -> None:
+    if done.done():
+        _drop(value)
+    else:
         done.set_result(None)
+
+
+def _drop(value: object) -> None:
+    """Let go of a late result: a coroutine among them was never begun and has to be closed."""
+    if inspect.iscoroutine(value):
+        value.close()
