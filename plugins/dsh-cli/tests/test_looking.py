@@ -26,12 +26,33 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_its_cause_and_left_out(d
     env = dsh.install("broken", source)
     model.says("ok")
     shown = dsh("run", "hi", env=env)
-    assert (shown.code, shown.out.splitlines()[-1]) == (0, "ok")
+    assert (shown.code, shown.out) == (0, "ok\n")
     assert len([line for line in shown.err.splitlines() if "'broken'" in line]) == 1
     assert words in shown.err
     assert "\x1b" not in shown.err
     listed = dsh("plugins", "list", "--json", env=env)
     assert listed.code == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_what_plugins_print_goes_to_stderr(dsh, model, form):
+    """plug-1: at import, in hooks and in tools; stdout carries the answer only, and JSON stays JSON."""
+    source = (
+        "print('NOISE')\nimport sys, dsh_core\n"
+        "@dsh_core.tool(read_only=True)\ndef shout():\n    'Shout.'\n    print('NOISE')\n"
+        "@dsh_core.hookimpl\ndef register(harness):\n    harness.tools.register(shout)\n    sys.stdout.write('NOISE')\n"
+        "@dsh_core.hookimpl\ndef session_event(event):\n    print('NOISE')\n"
+    )
+    env = dsh.install("noisy", source)
+    model.calls("shout")
+    model.says("ok")
+    shown = dsh("run", "hi", "--format", form, env=env)
+    assert shown.code == 0
+    assert "NOISE" in shown.err
+    assert "NOISE" not in shown.out
+    assert (shown.out if form == "text" else shown.events[-1]["text"]).strip() == "ok"
+    for looking in (["plugins", "list", "--json"], ["sessions", "list", "--json"]):
+        assert dsh(*looking, env=env).events
 
 
 def test_a_broken_plugin_is_listed_as_failed_with_its_cause(dsh):

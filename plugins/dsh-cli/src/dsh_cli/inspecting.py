@@ -16,7 +16,7 @@ import attrs
 
 from dsh_cli.exits import COMPLETED
 from dsh_cli.settings import Settings, inspection_config, load_config
-from dsh_cli.terminal import Terminal
+from dsh_cli.terminal import Terminal, prints_aside
 from dsh_core import ENTRY_POINT_GROUP, ConfigError, Harness, PluginError, PluginInfo
 
 __all__ = ["explain_config", "list_plugins", "show_config", "show_hooks", "show_plugin"]
@@ -124,8 +124,9 @@ def explain_config(key: str) -> int:
 def _with_harness(show: Callable[[Harness, Terminal], None]) -> int:
     async def inspect() -> int:
         terminal, cwd = Terminal(), os.getcwd()
-        async with Harness(config=inspection_config(cwd), cwd=cwd) as harness:
-            show(harness, terminal)
+        with prints_aside():
+            async with Harness(config=inspection_config(cwd), cwd=cwd) as harness:
+                show(harness, terminal)
         return COMPLETED
 
     return asyncio.run(inspect())

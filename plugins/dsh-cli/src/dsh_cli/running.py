@@ -18,7 +18,7 @@ from dsh_cli.frontend import FrontEnd
 from dsh_cli.interrupts import on_interrupt
 from dsh_cli.settings import Settings, opened_harness
 from dsh_cli.stdin import piped_text
-from dsh_cli.terminal import Terminal
+from dsh_cli.terminal import Terminal, prints_aside
 from dsh_core import Chat, ConfigError, MessageDropped, PromptBlocked, SessionEvent, TextDelta, encode_event
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def run_prompt(prompt: str | None, form: str, session: str | None, resume: str |
     Returns:
         The exit code.
     """
-    return asyncio.run(_run(_whole_prompt(prompt, resume), form, session, resume, settings))
+    text, terminal = _whole_prompt(prompt, resume), Terminal()
+    with prints_aside():
+        return asyncio.run(_run(text, form, session, resume, settings, terminal))
 
 
 def _whole_prompt(prompt: str | None, resume: str | None) -> str:
@@ -54,8 +56,9 @@ def _whole_prompt(prompt: str | None, resume: str | None) -> str:
     return "\n\n".join(parts)
 
 
-async def _run(prompt: str, form: str, session: str | None, resume: str | None, settings: Settings) -> int:
-    terminal = Terminal()
+async def _run(
+    prompt: str, form: str, session: str | None, resume: str | None, settings: Settings, terminal: Terminal
+) -> int:
     asker = terminal_asker(terminal) if form == "text" else None
     front_end = FrontEnd(terminal, asker, quiet=form != "text")
     async with opened_harness(settings, terminal, [front_end]) as harness:

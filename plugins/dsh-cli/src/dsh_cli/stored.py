@@ -15,7 +15,7 @@ from dsh_cli.agents import is_of
 from dsh_cli.exits import COMPLETED
 from dsh_cli.frontend import describe_raw_call
 from dsh_cli.settings import inspection_config
-from dsh_cli.terminal import Terminal, visible
+from dsh_cli.terminal import Terminal, prints_aside, visible
 from dsh_core import ConfigError, Harness, TextBlock, ToolResultBlock, encode_event
 from dsh_core.session import events as ev
 
@@ -84,10 +84,11 @@ def repair_session(session_id: str) -> int:
 
 async def _with_backend(use: Callable[[Any, Terminal], Awaitable[None]]) -> int:
     terminal, cwd = Terminal(), os.getcwd()
-    async with Harness(config=inspection_config(cwd, only_storage=True), cwd=cwd) as harness:
-        if harness.persistence is None:
-            raise ConfigError("nothing is loaded that stores sessions; install dsh-persistence-jsonl")
-        await use(harness.persistence, terminal)
+    with prints_aside():
+        async with Harness(config=inspection_config(cwd, only_storage=True), cwd=cwd) as harness:
+            if harness.persistence is None:
+                raise ConfigError("nothing is loaded that stores sessions; install dsh-persistence-jsonl")
+            await use(harness.persistence, terminal)
     return COMPLETED
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Final, TextIO
 
-__all__ = ["Terminal", "plain_json", "safe", "visible"]
+__all__ = ["Terminal", "plain_json", "prints_aside", "safe", "visible"]
 
 _KEPT: Final = frozenset("\n\t")
 _BIDI: Final = frozenset("\u200b\u200c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff")
@@ -80,6 +82,13 @@ def _escaped(char: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+@contextmanager
+def prints_aside() -> Iterator[None]:
+    """Send what plugins and tools print to stderr: once the terminal is made, stdout carries answers only."""
+    with redirect_stdout(sys.stderr or _nowhere()):
+        yield
 
 
 class Terminal:
