@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from dsh_core._attempt import flush
+from dsh_core.errors import HarnessError
 from dsh_core.session.events import ToolCallEvent
 from dsh_core.tools import pipeline
 from dsh_core.tools.definition import PendingCall, ToolContext, ToolResult
@@ -60,6 +61,7 @@ class Batch:
         self._step = step
         self._calls = calls
         self._offered = offered
+        self._giving_up = False
 
     async def execute(self) -> list[Context]:
         """
@@ -132,7 +134,7 @@ class Batch:
                 self._run.check()
             return
         slots = asyncio.Semaphore(self._run.harness.tool_settings.max_parallel)
-        await _gather([self._in_slot(slots, one) for one in group], self._run)
+        await self._gather([self._in_slot(slots, one) for one in group])
 
     async def _in_slot(self, slots: asyncio.Semaphore, one: _Taken) -> None:
         # A call that waits for an answer holds no slot: its siblings go on.
@@ -153,7 +155,15 @@ class Batch:
             return False
         if one.question is None:
             return True
-        verdict = await one.question
+        try:
+            verdict = await one.question
+        except asyncio.CancelledError:
+            if self._giving_up or self._run.cancelled or not one.question.cancelled():
+                raise
+            # Whoever was asked cancelled the question itself: that is no yes (L-14).
+            one.refused = True
+            await self._finish(one, pipeline.error_result("DENIED", "the call was denied: whoever was asked gave up"))
+            return False
         self._run.check()
         if verdict.kind == "run":
             return True
@@ -168,10 +178,32 @@ class Batch:
             if run.halted:
                 run.check()
         run.calls[call.call_id] = "running"
-        result = await pipeline.run_body(run.hooks, run.agent, call, context=self._context(call))
+        try:
+            result = await pipeline.run_body(run.hooks, run.agent, call, context=self._context(call))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._giving_up or run.cancelled or task is None or task is run.task:
+                raise
+            # The body cancelled the task that its siblings do not share: its own call fails, nothing else (L-11).
+            task.uncancel()
+            result = pipeline.error_result("INTERRUPTED", "The tool cancelled itself; it may have taken effect.")
         # Also of a body that swallowed the cancellation and came back in time: no result gets past the plugins
         # that judge results, since what they withhold must not reach the log by way of a cancel.
         await self._finish(one, result)
+
+    async def _gather(self, jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
+        tasks = [asyncio.ensure_future(job) for job in jobs]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.cancelled():
+                    raise HarnessError("a tool or plugin cancelled its own call", "CANCELLED")
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
+        finally:
+            self._giving_up = True
+            await _settle(tasks)
+            self._giving_up = False
 
     def _context(self, call: PendingCall) -> ToolContext:
         run = self._run
@@ -190,17 +222,6 @@ class Batch:
         assert call is not None
         final, one.contexts = await pipeline.finish(run.hooks, run.agent, call, result)
         run.log_result(self._step, call.call_id, final)
-
-
-async def _gather(jobs: Sequence[Coroutine[Any, Any, None]], run: TurnRun) -> None:
-    tasks = [asyncio.ensure_future(job) for job in jobs]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done() and not task.cancelled() and task.exception() is not None:
-                raise task.exception() or RuntimeError
-    finally:
-        await _settle(tasks)
 
 
 async def _settle(tasks: Sequence[asyncio.Task[object]]) -> None:

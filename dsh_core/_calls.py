@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from dsh_core.content import Block, Message, ToolCallBlock, ToolSchema
+from dsh_core.session._json import scrub
 from dsh_core.tools import wire_name
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def with_logged_calls(message: Message, registry: ToolRegistry, session: Session
     changed = False
     for block in message.content:
         if type(block) is ToolCallBlock:
+            # As the log will have them: an id that is told apart only by half a surrogate pair is none of its own.
+            clean = ToolCallBlock(scrub(block.id), scrub(block.name), scrub(block.arguments))
+            changed = changed or clean != block
+            block = clean
             call_id = block.id
             if not call_id or call_id in seen or call_id in used:
                 call_id = f"{block.id or 'call'}-t{turn}s{step}i{len(seen)}"
